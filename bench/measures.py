@@ -1,0 +1,238 @@
+"""The measures, taken by the same code of every peer, and the program that a peer's file becomes.
+
+Runs inside the peers' own environments, hence the standard library only.  A run prints one line of JSON
+on stdout; a failed run prints a traceback on stderr and exits with a code other than zero.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import json
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+from bench.peer import Peer, stamped_payload
+from bench.tally import LatencyTally, MemoryTally, Tally
+
+BULK = 1_000
+WARM_UP_JOBS = 1_000
+LEAST_JOBS = 2_000
+LATENCY_SECONDS_UNCOUNTED = 1.0
+
+
+class BenchError(Exception):
+    """The peer lost jobs, handled some twice, or left some behind: its figure would mean nothing."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """One run: what to measure, where, and how much of it."""
+
+    measure: str
+    url: str
+    variant: str
+    jobs: int
+    """No measure uses more jobs than this (``memory`` and ``preload``: about this many)."""
+    seconds: float
+    """About how long the timed part may take."""
+    rate: int
+    """Jobs added a second for ``latency``."""
+
+    def arguments(self) -> list[str]:
+        """The command line that ``parse`` turns back into this order."""
+        return [f"--{name}={value}" for name, value in dataclasses.asdict(self).items()]
+
+    @classmethod
+    def parse(cls, arguments: list[str]) -> Order:
+        parser = argparse.ArgumentParser()
+        for field, kind in (
+            ("measure", str),
+            ("url", str),
+            ("variant", str),
+            ("jobs", int),
+            ("seconds", float),
+            ("rate", int),
+        ):
+            parser.add_argument(f"--{field}", type=kind, required=True)
+        return cls(**vars(parser.parse_args(arguments)))
+
+
+Figures = dict[str, Any]
+Measure = Callable[[Peer, Order], Awaitable[Figures]]
+
+
+async def publish_one(peer: Peer, order: Order) -> Figures:
+    """One caller adds job after job, each committed before the next."""
+    await peer.add(stamped_payload())
+    return await _publish(peer, order, already=1, batch=1)
+
+
+async def publish_bulk(peer: Peer, order: Order) -> Figures:
+    """One caller adds batches of 1,000, each committed before the next."""
+    await peer.add_many(_payloads(BULK))
+    return await _publish(peer, order, already=BULK, batch=BULK)
+
+
+async def _publish(peer: Peer, order: Order, *, already: int, batch: int) -> Figures:
+    added = 0
+    started = time.perf_counter()
+    deadline = started + order.seconds
+    while added < order.jobs and time.perf_counter() < deadline:
+        if batch == 1:
+            await peer.add(stamped_payload())
+        else:
+            await peer.add_many(_payloads(batch))
+        added += batch
+    seconds = time.perf_counter() - started
+    if (left := await peer.left()) != added + already:
+        raise BenchError(f"{added + already} jobs were added, but the store holds {left}")
+    return {"jobs": added, "seconds": round(seconds, 3), "rate": round(added / seconds, 1)}
+
+
+async def settle(peer: Peer, order: Order) -> Figures:
+    """A worker drains a preloaded queue: from its start until the store holds no unsettled job."""
+    jobs = await _calibrate(peer, order)
+    await _companion(order, "preload", jobs)
+    seconds = await _drain(peer, Tally(jobs))
+    return {"jobs": jobs, "seconds": round(seconds, 3), "rate": round(jobs / seconds, 1)}
+
+
+async def memory(peer: Peer, order: Order) -> Figures:
+    """Resident memory of a worker process that has handled many jobs; they are added by another."""
+    jobs = await _calibrate(peer, order)
+    await _companion(order, "preload", jobs)
+    tally = MemoryTally(jobs)
+    seconds = await _drain(peer, tally)
+    return {"jobs": jobs, "seconds": round(seconds, 3), **tally.resident}
+
+
+async def latency(peer: Peer, order: Order) -> Figures:
+    """From the call that adds a job in one process to its handler's start in another, at a steady rate."""
+    uncounted = int(order.rate * LATENCY_SECONDS_UNCOUNTED)
+    jobs = uncounted + int(order.rate * order.seconds)
+    tally = LatencyTally(jobs)
+    async with peer.worker(tally):
+        await _companion(order, "pace", jobs)
+        await tally.reached()
+        await _emptied(peer)
+    _check(tally)
+    waits = tally.waits_ms[uncounted:]
+    percentiles = statistics.quantiles(waits, n=100, method="inclusive")
+    return {
+        "jobs": len(waits),
+        "rate": order.rate,
+        "p50_ms": round(percentiles[49], 2),
+        "p99_ms": round(percentiles[98], 2),
+        "max_ms": round(max(waits), 2),
+    }
+
+
+async def preload(peer: Peer, order: Order) -> Figures:
+    """Not a measure: adds the jobs that another process will drain."""
+    for start in range(0, order.jobs, BULK):
+        await peer.add_many(_payloads(min(BULK, order.jobs - start)))
+    return {"jobs": order.jobs}
+
+
+async def pace(peer: Peer, order: Order) -> Figures:
+    """Not a measure: adds jobs at the rate asked for, or fails if the system cannot take them so fast."""
+    started = time.perf_counter()
+    for number in range(order.jobs):
+        await asyncio.sleep(started + number / order.rate - time.perf_counter())
+        await peer.add(stamped_payload())
+    reached = order.jobs / (time.perf_counter() - started)
+    if reached < 0.9 * order.rate:
+        raise BenchError(f"jobs could be added at {reached:.0f}/s only, not {order.rate}/s")
+    return {"jobs": order.jobs, "rate": reached}
+
+
+MEASURES: dict[str, Measure] = {
+    "publish-one": publish_one,
+    "publish-bulk": publish_bulk,
+    "settle": settle,
+    "latency": latency,
+    "memory": memory,
+}
+COMPANIONS: dict[str, Measure] = {"preload": preload, "pace": pace}
+
+
+def _payloads(number: int) -> list[bytes]:
+    return [stamped_payload() for _ in range(number)]
+
+
+async def _calibrate(peer: Peer, order: Order) -> int:
+    """Warm the peer up with a few jobs, and say how many it needs to be busy for the time asked for."""
+    await _companion(order, "preload", WARM_UP_JOBS)
+    warm_up = Tally(WARM_UP_JOBS)
+    await _drain(peer, warm_up)
+    busy_for = int(warm_up.rate() * order.seconds)
+    return min(max(LEAST_JOBS, round(busy_for, -3)), order.jobs)
+
+
+async def _drain(peer: Peer, tally: Tally) -> float:
+    """Run a worker until the store is empty; seconds from its start to that moment."""
+    started = time.perf_counter()
+    async with peer.worker(tally):
+        await tally.reached()
+        await _emptied(peer)
+        seconds = time.perf_counter() - started
+    _check(tally)
+    return seconds
+
+
+async def _emptied(peer: Peer) -> None:
+    """Return once every job is settled in the store.  Asked only at the end, so as not to cost the peer."""
+    while await peer.left():
+        await asyncio.sleep(0.001)
+
+
+def _check(tally: Tally) -> None:
+    if tally.count != tally.expected:
+        raise BenchError(f"{tally.expected} jobs were added, {tally.count} were handled")
+
+
+async def _companion(order: Order, role: str, jobs: int) -> None:
+    """Run this peer's file again as another process that adds jobs, and wait for its end."""
+    module = sys.modules["__main__"].__spec__
+    if module is None:
+        raise BenchError("a peer's file must be run with python -m, as the harness does")
+    companion = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-P",
+        "-m",
+        module.name,
+        *dataclasses.replace(order, measure=role, jobs=jobs).arguments(),
+        stdout=asyncio.subprocess.DEVNULL,
+    )
+    if await companion.wait() != 0:
+        raise BenchError(f"the process that adds the jobs ({role}) failed")
+
+
+async def _run(peer: Peer, order: Order) -> Figures:
+    if order.measure in MEASURES:
+        await peer.create()
+    await peer.open()
+    try:
+        return await (MEASURES | COMPANIONS)[order.measure](peer, order)
+    finally:
+        await peer.close()
+
+
+def main(peer_class: type[Peer]) -> None:
+    """Run the order on the command line and print its figures, with the settings they were reached at."""
+    order = Order.parse(sys.argv[1:])
+    peer = peer_class(order.url, order.measure, order.variant)
+    figures = asyncio.run(_run(peer, order))
+    report = {
+        "figures": figures,
+        "settings": peer.tune,
+        "versions": {package: metadata.version(package) for package in peer.packages},
+    }
+    print(json.dumps(report), flush=True)

@@ -1,0 +1,61 @@
+"""The errors of Remuda: one small tree, each saying what was wrong, with which value, and what to do."""
+
+
+class RemudaError(Exception):
+    """The root of every error that Remuda raises."""
+
+
+class ConfigurationError(RemudaError, ValueError):
+    """An option or a store URL does not make sense; nothing was started."""
+
+
+class InvalidJobError(RemudaError, ValueError):
+    """A job cannot be added as it is (name, time, priority, headers …); nothing was written."""
+
+
+class EncodeError(InvalidJobError):
+    """A payload or headers cannot be written as msgpack or JSON; nothing was written."""
+
+
+class OversizeError(InvalidJobError):
+    """A payload is larger than the queue allows; nothing was written."""
+
+
+class DecodeError(RemudaError):
+    """Bytes in the store are not what their content type says, or not of the type the handler asked for."""
+
+
+class QueueClosedError(RemudaError):
+    """The queue was closed; open a new one."""
+
+
+class IllegalMoveError(RemudaError):
+    """A state change that the lifecycle does not know; it was not written."""
+
+
+class StoreError(RemudaError):
+    """The store refused an operation."""
+
+
+class StoreUnavailableError(StoreError):
+    """The store cannot be reached just now, or gave up a transaction; the same call may succeed later."""
+
+
+class SchemaError(StoreError):
+    """The tables in the database are not the ones that this version of Remuda works with."""
+
+
+class NoHandlerError(RemudaError):
+    """No handler is registered for a job's name."""
+
+
+class HandlerTimeoutError(RemudaError):
+    """A handler ran longer than its time-out; it counts as a failure and is retried."""
+
+
+class UnrecoverableError(RemudaError):
+    """Raise it in a handler when a retry cannot help: the job becomes a dead letter at once."""
+
+
+class JobRejectedError(RemudaError):
+    """Stands in a dead letter for a job that its handler rejected by hand."""

@@ -1,0 +1,252 @@
+"""Queue: what a program adds jobs to and looks into."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Self
+
+from remuda.clock import Clock
+from remuda.codec import DEFAULT_MAX_PAYLOAD_BYTES, PayloadFormat, check_name
+from remuda.dead_letters import DeadLetters
+from remuda.errors import ConfigurationError, QueueClosedError
+from remuda.identity import make_identity
+from remuda.lifecycle import State
+from remuda.merging import MergingAdder
+from remuda.message import Added, JobRecord, NewJob, Stats
+from remuda.publishing import encode_jobs
+from remuda.retry import RetryPolicy
+from remuda.stores import open_store
+from remuda.stores.contract import Capabilities, EncodedJob, Store
+from remuda.transition import Transition
+
+TRAIL_PAGE = 5_000
+
+
+class Queue:
+    """A named queue in a store.
+
+    >>> async with Queue("emails", "sqlite:///app.db") as emails:
+    ...     await emails.add("welcome", {"to": "a@example.org"}, delay=timedelta(minutes=5))
+
+    `store` is a URL, or a store that several queues share (and that their owner closes).
+    `payload_format` is how payloads are written; both msgpack and JSON are always read.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        store: str | Store,
+        *,
+        payload_format: PayloadFormat | str = PayloadFormat.MSGPACK,
+        max_payload_bytes: int = DEFAULT_MAX_PAYLOAD_BYTES,
+        clock: Clock | None = None,
+    ) -> None:
+        self.name = check_name(name, "a queue's name", ConfigurationError)
+        self._owns_store = isinstance(store, str)
+        self.store: Store = open_store(store, clock=clock) if isinstance(store, str) else store
+        self.payload_format = PayloadFormat(payload_format)
+        if max_payload_bytes < 1:
+            raise ConfigurationError(f"max_payload_bytes must be at least 1, not {max_payload_bytes}")
+        self.max_payload_bytes = max_payload_bytes
+        self.who = make_identity("client")
+        self.dead = DeadLetters(self)
+        self._adder = MergingAdder(self.store, self.name, self.who)
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"Queue({self.name!r}, {self.store.url!r})"
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> Capabilities:
+        """Connect now instead of at the first use; says what the store can do."""
+        self.check_open()
+        return await self.store.open()
+
+    async def close(self) -> None:
+        """Finish what is being added, and close the store if the queue opened it."""
+        if not self._closed:
+            self._closed = True
+            await self._adder.drain()
+            if self._owns_store:
+                await self.store.close()
+
+    def check_open(self) -> None:
+        if self._closed:
+            raise QueueClosedError(f"the queue {self.name!r} was closed; open a new one")
+
+    # -- adding
+
+    async def add(
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        delay: timedelta | None = None,
+        next_attempt_at: datetime | None = None,
+        priority: int = 0,
+        headers: dict[str, Any] | None = None,
+        expires_in: timedelta | None = None,
+        expires_at: datetime | None = None,
+        retry: RetryPolicy | None = None,
+        connection: Any = None,
+    ) -> str:
+        """Add one job and return its id when it is durable.
+
+        With `connection` (a SQLAlchemy connection or session, sync or async, to the same database)
+        the job commits or rolls back with the caller's own data. The options are those of `NewJob`.
+        """
+        job = NewJob(
+            name=name,
+            payload=payload,
+            delay=delay,
+            next_attempt_at=next_attempt_at,
+            priority=priority,
+            headers=headers,
+            expires_in=expires_in,
+            expires_at=expires_at,
+            retry=retry,
+        )
+        return (await self._add_one(job, connection)).id
+
+    async def add_unique(
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        job_id: str,
+        unique_for: timedelta | None = None,
+        delay: timedelta | None = None,
+        next_attempt_at: datetime | None = None,
+        priority: int = 0,
+        headers: dict[str, Any] | None = None,
+        expires_in: timedelta | None = None,
+        expires_at: datetime | None = None,
+        retry: RetryPolicy | None = None,
+        connection: Any = None,
+    ) -> Added:
+        """Add a job unless one with this id lives, or ended less than `unique_for` ago."""
+        job = NewJob(
+            name=name,
+            payload=payload,
+            delay=delay,
+            next_attempt_at=next_attempt_at,
+            priority=priority,
+            headers=headers,
+            expires_in=expires_in,
+            expires_at=expires_at,
+            retry=retry,
+            job_id=job_id,
+            unique_for=unique_for,
+        )
+        return await self._add_one(job, connection)
+
+    async def add_many(self, jobs: Iterable[NewJob], *, connection: Any = None) -> list[str]:
+        """Add all of them in one transaction, or none; their ids, in order.
+
+        A job with a `job_id` that lives already is left as it is, and its id returned all the same.
+        """
+        await self._ready()
+        encoded = self.encode(list(jobs))
+        if encoded:
+            await self.store.add(self.name, encoded, who=self.who, connection=connection)
+        return [job.id for job in encoded]
+
+    async def _add_one(self, job: NewJob, connection: Any) -> Added:
+        await self._ready()
+        (encoded,) = self.encode([job])
+        if connection is None:
+            new = await self._adder.add(encoded)
+        else:
+            (new,) = await self.store.add(self.name, [encoded], who=self.who, connection=connection)
+        return Added(encoded.id, new)
+
+    def encode(self, jobs: list[NewJob]) -> list[EncodedJob]:
+        """Check and encode; nothing is written."""
+        self.check_open()
+        return encode_jobs(
+            jobs,
+            now=self.store.now(),
+            payload_format=self.payload_format,
+            max_payload_bytes=self.max_payload_bytes,
+        )
+
+    async def _ready(self) -> None:
+        """The store must be open before a job is given its times: they are on the store's clock."""
+        self.check_open()
+        await self.store.open()
+
+    # -- looking
+
+    async def stats(self) -> Stats:
+        """The queue in numbers."""
+        self.check_open()
+        return await self.store.stats(self.name)
+
+    async def get(self, job_id: str) -> JobRecord | None:
+        """One job as it is now, live or ended; None when there is none."""
+        self.check_open()
+        return await self.store.get(self.name, job_id)
+
+    async def jobs(
+        self, *, state: State | str | None = None, name: str | None = None, limit: int = 100
+    ) -> list[JobRecord]:
+        """Jobs in the order in which they would run; ended ones newest first."""
+        self.check_open()
+        wanted = None if state is None else State(state)
+        return await self.store.jobs(self.name, state=wanted, name=name, limit=limit)
+
+    async def transitions(self, *, after: int = 0) -> AsyncIterator[Transition]:
+        """Every recorded state change after a sequence number, in order, up to now."""
+        self.check_open()
+        while True:
+            page = await self.store.transitions(self.name, after=after, limit=TRAIL_PAGE)
+            if not page.transitions:
+                return
+            for transition in page.transitions:
+                yield transition
+            after = page.next_offset
+
+    # -- operating
+
+    async def pause(self) -> None:
+        """Nothing more is handed out until `resume`, on any worker; what runs goes on."""
+        self.check_open()
+        await self.store.pause(self.name)
+
+    async def resume(self) -> None:
+        """End a pause."""
+        self.check_open()
+        await self.store.resume(self.name)
+
+    async def purge(self) -> int:
+        """Remove every waiting job, recorded in the trail; how many. Running and dead ones stay."""
+        self.check_open()
+        return await self.store.purge(self.name, who=self.who)
+
+    async def prune(
+        self, *, completed_before: datetime | None = None, failed_before: datetime | None = None
+    ) -> int:
+        """Remove ended jobs from before a moment; how many."""
+        self.check_open()
+        removed = 0
+        while True:
+            chunk = await self.store.prune(
+                self.name,
+                completed_before=completed_before,
+                failed_before=failed_before,
+                who=self.who,
+                limit=500,
+            )
+            removed += chunk
+            if not chunk:
+                return removed

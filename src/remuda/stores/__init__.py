@@ -1,0 +1,43 @@
+"""Where messages live. `contract` says what a store does; `sql` (and later `redis`) do it.
+
+From outside this folder only `open_store` and what `contract` defines may be touched.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from remuda.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from remuda.clock import Clock
+    from remuda.stores.contract import Store
+
+SQL_SCHEMES = ("sqlite", "postgresql", "postgres", "mysql", "mariadb")
+
+
+def open_store(url: str, *, clock: Clock | None = None) -> Store:
+    """The store that a URL names. No connection is made before the first use.
+
+    >>> store = open_store("sqlite:///app.db")
+    """
+    scheme = url.partition("://")[0].partition("+")[0].lower()
+    if scheme in SQL_SCHEMES and "://" in url:
+        from remuda.stores.sql import open_sql_store
+
+        return open_sql_store(url, clock=clock)
+    raise ConfigurationError(
+        f"no store is known for {redact(url)!r}; a URL begins with sqlite:///, postgresql:// or mysql://"
+    )
+
+
+def redact(url: str) -> str:
+    """A URL without its password and without the values of its query, for logs and messages."""
+    head, _, query = url.partition("?")
+    scheme, separator, rest = head.partition("://")
+    if "@" in rest:
+        credentials, _, place = rest.rpartition("@")
+        user, colon, _ = credentials.partition(":")
+        rest = f"{user}{':***' if colon else ''}@{place}"
+    names = "&".join(f"{part.partition('=')[0]}=…" for part in query.split("&") if part)
+    return f"{scheme}{separator}{rest}{'?' + names if names else ''}"

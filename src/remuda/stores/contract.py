@@ -1,0 +1,249 @@
+"""The contract of a store: what a queue and a worker may rely on, the same on every backend.
+
+Everything is in batches. Each call is atomic, and writes the transitions of what it changes in the
+same step. Times are aware datetimes on the store's own clock (`Store.now`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from remuda.lifecycle import State
+from remuda.message import DeadLetter, DeadLetterFilter, JobRecord, Replayed, Stats
+from remuda.transition import Transition
+
+
+class EncodedJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that has passed every check and is ready to be written."""
+
+    id: str
+    name: str
+    payload: bytes
+    next_attempt_at: datetime
+    headers: str | None = None
+    priority: int = 0
+    expires_at: datetime | None = None
+    retry: bytes | None = None
+    unique: bool = False
+    unique_for: timedelta | None = None
+
+
+class Delivery(msgspec.Struct, kw_only=True, eq=False):
+    """One hand-over of a job to a worker. `(key, lease)` identifies it; a later one has another lease."""
+
+    key: Any
+    lease: int
+    id: str
+    name: str
+    payload: bytes
+    headers: str | None
+    attempts: int
+    deliveries: int
+    priority: int
+    created_at: datetime
+    acquired_at: datetime
+    next_attempt_at: datetime
+    first_attempt_at: datetime | None = None
+    expires_at: datetime | None = None
+    retry: bytes | None = None
+    foreign: bool = False
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """What a handler raised, as it is kept with the job."""
+
+    type: str
+    message: str
+    trace: str | None = None
+
+
+class Settlement(msgspec.Struct, kw_only=True, eq=False):
+    """What becomes of a delivery: COMPLETED, RETRYABLE (with `next_attempt_at`) or FAILED (with `reason`).
+
+    `started_at` is when the handler began; None when it never ran, and then no attempt is counted.
+    """
+
+    delivery: Delivery
+    state: State
+    started_at: datetime | None = None
+    next_attempt_at: datetime | None = None
+    reason: str | None = None
+    failure: Failure | None = None
+    keep: bool = True  # a completed job goes to the archive
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What differs between stores, so that it can be seen instead of guessed.
+
+    wake          how an idle worker in another process learns of a new job: `notify`, `watch` or `poll`
+    transactional  a job can be added inside the caller's own transaction
+    """
+
+    backend: str
+    version: str
+    wake: str
+    transactional: bool
+
+
+class TrailPage(msgspec.Struct, frozen=True):
+    """Transitions after an offset, in order, and the offset to go on from."""
+
+    transitions: list[Transition]
+    next_offset: int
+
+
+class Store(ABC):
+    """One place where messages live."""
+
+    url: str
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @abstractmethod
+    def now(self) -> datetime:
+        """The store's time: the server's clock as far as it is known, so that all workers agree."""
+
+    @abstractmethod
+    async def open(self) -> Capabilities:
+        """Connect, create what is missing, check what is there. Safe to call again."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Give everything back. Calls after this raise."""
+
+    # -- publishing and delivering
+
+    @abstractmethod
+    async def add(
+        self, queue: str, jobs: Sequence[EncodedJob], *, who: str, connection: Any = None
+    ) -> list[bool]:
+        """Add all of them or none; for each whether it is new. `connection`: the caller's transaction."""
+
+    @abstractmethod
+    def add_blocking(
+        self, queue: str, jobs: Sequence[EncodedJob], *, who: str, connection: Any
+    ) -> list[bool]:
+        """`add` inside the transaction of a program without an event loop."""
+
+    @abstractmethod
+    async def fetch(self, queue: str, *, limit: int, lease: timedelta, who: str) -> list[Delivery]:
+        """Acquire up to `limit` due jobs, by priority, then by `next_attempt_at`. None while paused."""
+
+    @abstractmethod
+    async def settle(self, queue: str, settlements: Sequence[Settlement], *, who: str) -> list[Settlement]:
+        """Write outcomes; gives back those whose lease was lost, which changed nothing."""
+
+    @abstractmethod
+    async def extend(
+        self, queue: str, deliveries: Sequence[Delivery], *, lease: timedelta
+    ) -> list[Delivery]:
+        """Renew the leases; gives back the deliveries whose lease was lost."""
+
+    @abstractmethod
+    async def release(
+        self, queue: str, deliveries: Sequence[Delivery], *, who: str, counted: bool
+    ) -> None:
+        """Put deliveries back as PENDING; unless `counted`, as if they had never been delivered."""
+
+    @abstractmethod
+    async def recover(self, queue: str, *, timeout: timedelta, who: str) -> list[str]:
+        """Put back what a dead worker holds: lease over, or (without one) acquired `timeout` ago. The ids."""
+
+    @abstractmethod
+    async def wait(self, queue: str, timeout: timedelta) -> None:
+        """Return when a job may have been added, or after `timeout`."""
+
+    # -- dead letters
+
+    @abstractmethod
+    async def count_dead(self, queue: str, which: DeadLetterFilter) -> dict[str, int]:
+        """How many, by reason."""
+
+    @abstractmethod
+    async def peek_dead(
+        self,
+        queue: str,
+        which: DeadLetterFilter,
+        *,
+        limit: int,
+        after: str | None = None,
+        oldest_first: bool = False,
+    ) -> list[DeadLetter]:
+        """Newest first, or oldest first (the order of a replay); from the one with cursor `after` on."""
+
+    @abstractmethod
+    async def replay_dead(
+        self, queue: str, which: DeadLetterFilter, *, limit: int, who: str
+    ) -> Replayed:
+        """Move dead letters, oldest first, back to PENDING with attempts and deliveries at nought."""
+
+    @abstractmethod
+    async def drop_dead(self, queue: str, which: DeadLetterFilter, *, limit: int, who: str) -> list[str]:
+        """Remove dead letters for good, oldest first; the ids."""
+
+    # -- looking and operating
+
+    @abstractmethod
+    async def queues(self) -> list[str]:
+        """The names of all queues that hold anything."""
+
+    @abstractmethod
+    async def stats(self, queue: str) -> Stats:
+        """The queue in numbers."""
+
+    @abstractmethod
+    async def get(self, queue: str, job_id: str) -> JobRecord | None:
+        """One job, live or ended."""
+
+    @abstractmethod
+    async def jobs(
+        self, queue: str, *, state: State | None, name: str | None, limit: int
+    ) -> list[JobRecord]:
+        """Jobs in the order in which they would run; ended ones newest first."""
+
+    @abstractmethod
+    async def pause(self, queue: str) -> None:
+        """From now on `fetch` gives nothing; what runs goes on. Survives restarts."""
+
+    @abstractmethod
+    async def resume(self, queue: str) -> None:
+        """End a pause."""
+
+    @abstractmethod
+    async def purge(self, queue: str, *, who: str) -> int:
+        """Remove every waiting job; the number of them. Running ones and dead letters stay."""
+
+    @abstractmethod
+    async def prune(
+        self,
+        queue: str,
+        *,
+        completed_before: datetime | None,
+        failed_before: datetime | None,
+        who: str,
+        limit: int,
+    ) -> int:
+        """Remove ended jobs that are past their retention, up to `limit`; the number of them."""
+
+    # -- the trail
+
+    @abstractmethod
+    async def transitions(self, queue: str, *, after: int, limit: int) -> TrailPage:
+        """Recorded transitions with a sequence number above `after`, about `limit` of them."""
+
+    @abstractmethod
+    async def trim_transitions(self, queue: str, *, up_to: int) -> int:
+        """Forget entries whose every transition has a number of at most `up_to`; how many transitions."""

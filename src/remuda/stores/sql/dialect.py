@@ -1,0 +1,77 @@
+"""What every SQL database must be able to do for the engine; the statements differ, the meaning does not.
+
+The hot operations (add, claim, finish, retry, extend, release, recover) are hand-tuned statements,
+one module per database. They yield `Raw` only.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from remuda.lifecycle import State
+from remuda.stores.contract import Delivery, EncodedJob, Settlement
+from remuda.stores.sql.steps import Steps
+from remuda.transition import Batch
+
+
+class Claimed(NamedTuple):
+    """A claimed delivery, with the state it was in and for how long."""
+
+    delivery: Delivery
+    left: State
+    since: datetime
+
+
+class Recovered(NamedTuple):
+    """A message taken back from a dead worker."""
+
+    id: str
+    since: datetime
+    attempts: int
+
+
+class Dialect(ABC):
+    """The hot statements of one database. Times that go in and come out are aware."""
+
+    @abstractmethod
+    def insert(self, queue: str, jobs: Sequence[EncodedJob], *, now: datetime) -> Steps[list[bool]]:
+        """Insert jobs; for each whether it is new (only unique ones can be not)."""
+
+    @abstractmethod
+    def claim(
+        self, queue: str, *, limit: int, now: datetime, lease: int, lease_expires_at: datetime, who: str
+    ) -> Steps[list[Claimed]]:
+        """Lock due jobs that nobody else has locked and mark them PROCESSING, in fetch order."""
+
+    @abstractmethod
+    def finish(
+        self, settlements: Sequence[Settlement], *, now: datetime, who: str
+    ) -> Steps[set[int]]:
+        """Move COMPLETED and FAILED ones to the archive, if the lease still holds; the keys moved."""
+
+    @abstractmethod
+    def retry(self, settlements: Sequence[Settlement], *, now: datetime) -> Steps[set[int]]:
+        """Mark as RETRYABLE, if the lease still holds; the keys marked."""
+
+    @abstractmethod
+    def extend(
+        self, deliveries: Sequence[Delivery], *, now: datetime, lease_expires_at: datetime
+    ) -> Steps[set[int]]:
+        """Move the end of the leases that still hold; their keys."""
+
+    @abstractmethod
+    def release(self, deliveries: Sequence[Delivery], *, now: datetime, counted: bool) -> Steps[set[int]]:
+        """Mark as PENDING, if the lease still holds; the keys marked."""
+
+    @abstractmethod
+    def recover(
+        self, queue: str, *, now: datetime, timeout: timedelta, limit: int
+    ) -> Steps[list[Recovered]]:
+        """Mark as PENDING what has outlived its lease and nobody has locked."""
+
+    @abstractmethod
+    def record(self, queue: str, batch: Batch) -> Steps[None]:
+        """Write transitions to the trail."""

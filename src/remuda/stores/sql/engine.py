@@ -1,0 +1,36 @@
+"""SQLAlchemy's async engine, and one way to run a function in a transaction on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.engine import URL
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from remuda.stores.sql.errors import is_conflict, is_outage, unavailable
+
+T = TypeVar("T")
+
+CONFLICT_TRIES = 5
+
+
+def make_engine(url: URL, **options: Any) -> AsyncEngine:
+    """An engine with a pool that grows to what is asked of it and checks what it has kept for long."""
+    return create_async_engine(url, pool_size=4, max_overflow=4, pool_recycle=1800, **options)
+
+
+async def run_on_engine(engine: AsyncEngine, act: Callable[[Connection], T], backend: str) -> T:
+    """Run `act` in one transaction; conflicts are run again, outages become `StoreUnavailableError`."""
+    for tries_left in reversed(range(CONFLICT_TRIES)):
+        try:
+            async with engine.begin() as connection:
+                return await connection.run_sync(act)
+        except Exception as error:
+            if is_conflict(error) and tries_left:
+                continue
+            if is_conflict(error) or is_outage(error):
+                raise unavailable(backend, error) from error
+            raise
+    raise AssertionError("unreachable")

@@ -1,0 +1,175 @@
+"""Looking: queues, numbers, single jobs. Read-only, the same statements on every database."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from sqlalchemy import ColumnElement, Select, Text, cast, func, literal, null, select, union
+
+from remuda.codec import decode_headers
+from remuda.errors import DecodeError
+from remuda.lifecycle import TERMINAL_STATES, State
+from remuda.message import DeadLetter, JobRecord, Stats
+from remuda.stores.sql.moments import aware, aware_or_none, naive
+from remuda.stores.sql.schema import StoredState, archive, message, queue as queue_table
+from remuda.stores.sql.steps import Row, Steps
+
+_MAIN = message.c
+_ENDED = archive.c
+
+
+def _columns(source: Any, **other: Any) -> list[ColumnElement[Any]]:
+    """The columns of a job record, in order, from either table; `other` where the table has none."""
+    names = (
+        "id job_id queue name state payload headers priority attempts_count deliveries_count created_at "
+        "next_attempt_at first_attempt_at last_attempt_at acquired_at lease_expires_at expires_at "
+        "archived_at worker reason error_type error_message error_trace"
+    ).split()
+    columns: list[ColumnElement[Any]] = []
+    for name in names:
+        column = other.get(name, source.get(name))
+        if column is None:
+            column = null()
+        columns.append(cast(column, Text) if name == "headers" else column)
+    return columns
+
+
+_LIVE_COLUMNS = _columns(_MAIN, error_message=_MAIN.last_error)
+_ENDED_COLUMNS = _columns(_ENDED)
+
+
+def record_from(row: Row) -> JobRecord:
+    """A job record from the columns above."""
+    try:
+        headers = decode_headers(row[6])
+    except DecodeError:
+        headers = {}
+    state = row[4]
+    return JobRecord(
+        id=str(row[0]) if row[1] is None else row[1],
+        queue=row[2],
+        name=row[3] or "",
+        state=State(state.value if isinstance(state, StoredState) else state),
+        payload=row[5],
+        headers=headers,
+        priority=row[7],
+        attempts=row[8],
+        deliveries=row[9],
+        created_at=aware(row[10]),
+        next_attempt_at=aware_or_none(row[11]),
+        first_attempt_at=aware_or_none(row[12]),
+        last_attempt_at=aware_or_none(row[13]),
+        acquired_at=aware_or_none(row[14]),
+        lease_expires_at=aware_or_none(row[15]),
+        expires_at=aware_or_none(row[16]),
+        ended_at=aware_or_none(row[17]),
+        worker=row[18],
+        reason=row[19],
+        error_type=row[20],
+        error_message=row[21],
+        error_trace=row[22],
+        foreign=row[1] is None,
+    )
+
+
+def queues() -> Steps[list[str]]:
+    """Every queue that holds a message, live or ended, or is paused."""
+    rows = yield union(select(_MAIN.queue), select(_ENDED.queue), select(queue_table.c.name))
+    return sorted(row[0] for row in rows)
+
+
+def stats(queue: str, *, now: datetime) -> Steps[Stats]:
+    """One queue in numbers."""
+    moment = naive(now)
+    live = dict(
+        (
+            yield select(_MAIN.state, func.count()).where(_MAIN.queue == queue).group_by(_MAIN.state)
+        )
+    )
+    ended = dict(
+        (
+            yield select(_ENDED.state, func.count()).where(_ENDED.queue == queue).group_by(_ENDED.state)
+        )
+    )
+    waiting = _MAIN.state.in_([StoredState.PENDING, StoredState.RETRYABLE])
+    delayed = yield (
+        select(func.count())
+        .select_from(message)
+        .where(_MAIN.queue == queue, waiting, _MAIN.next_attempt_at > moment)
+    )
+    oldest = yield select(func.min(_MAIN.next_attempt_at)).where(
+        _MAIN.queue == queue, waiting, _MAIN.next_attempt_at <= moment
+    )
+    paused = yield select(queue_table.c.paused_at).where(
+        queue_table.c.name == queue, queue_table.c.paused_at.is_not(None)
+    )
+    first_due = oldest[0][0]
+    return Stats(
+        queue=queue,
+        pending=live.get(StoredState.PENDING, 0),
+        retryable=live.get(StoredState.RETRYABLE, 0),
+        processing=live.get(StoredState.PROCESSING, 0),
+        delayed=delayed[0][0],
+        completed=ended.get(StoredState.COMPLETED, 0),
+        failed=ended.get(StoredState.FAILED, 0),
+        paused=bool(paused),
+        oldest_due=None if first_due is None else now - aware(first_due),
+    )
+
+
+def _by_id(table: Any, job_id: str) -> list[ColumnElement[bool]]:
+    """The rows that an id may mean: a job's own id, or the row number of a foreign program's message."""
+    conditions: list[ColumnElement[bool]] = [table.job_id == job_id]
+    if job_id.isascii() and job_id.isdecimal() and len(job_id) < 19:
+        conditions.append((table.id == int(job_id)) & table.job_id.is_(None))
+    return conditions
+
+
+def get(queue: str, job_id: str) -> Steps[JobRecord | None]:
+    """One job, live or ended; of several ended ones with the same id, the latest."""
+    for columns, table in ((_LIVE_COLUMNS, _MAIN), (_ENDED_COLUMNS, _ENDED)):
+        for condition in _by_id(table, job_id):
+            query = select(*columns).where(table.queue == queue, condition)
+            if table is _ENDED:
+                query = query.order_by(_ENDED.archived_at.desc()).limit(1)
+            rows = yield query
+            if rows:
+                return record_from(rows[0])
+    return None
+
+
+def jobs(queue: str, *, state: State | None, name: str | None, limit: int) -> Steps[list[JobRecord]]:
+    """Live ones in the order in which they would run, then ended ones, newest first."""
+    found: list[JobRecord] = []
+    if state is None or state not in TERMINAL_STATES:
+        rows = yield _narrow(select(*_LIVE_COLUMNS), _MAIN, queue, state, name).order_by(
+            _MAIN.priority.desc(), _MAIN.next_attempt_at, _MAIN.id
+        ).limit(limit)
+        found += [record_from(row) for row in rows]
+    if (state is None or state in TERMINAL_STATES) and len(found) < limit:
+        rows = yield _narrow(select(*_ENDED_COLUMNS), _ENDED, queue, state, name).order_by(
+            _ENDED.archived_at.desc(), _ENDED.id.desc()
+        ).limit(limit - len(found))
+        found += [record_from(row) for row in rows]
+    return found
+
+
+def _narrow(
+    query: Select[Any], table: Any, queue: str, state: State | None, name: str | None
+) -> Select[Any]:
+    query = query.where(table.queue == queue)
+    if state is not None:
+        query = query.where(table.state == StoredState(state.value))
+    if name is not None:
+        query = query.where(func.coalesce(table.name, literal("")) == name)
+    return query
+
+
+dead_letter_columns = _ENDED_COLUMNS
+
+
+def dead_letter_from(row: Row, cursor: str) -> DeadLetter:
+    """A dead letter from `dead_letter_columns`."""
+    return DeadLetter(cursor=cursor, **msgspec.structs.asdict(record_from(row)))

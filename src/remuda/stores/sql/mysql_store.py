@@ -1,0 +1,100 @@
+"""MariaDB and MySQL, through SQLAlchemy's engine on an asyncio driver. Idle workers poll."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from sqlalchemy import Connection, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from remuda.clock import Clock
+from remuda.errors import ConfigurationError, StoreError
+from remuda.stores.contract import Capabilities
+from remuda.stores.sql import migrations
+from remuda.stores.sql.drivers import load_driver
+from remuda.stores.sql.engine import make_engine, run_on_engine
+from remuda.stores.sql.moments import aware
+from remuda.stores.sql.mysql_dialect import MysqlDialect
+from remuda.stores.sql.steps import Steps, drive
+from remuda.stores.sql.store import SqlStore
+
+T = TypeVar("T")
+
+_SCHEMA_LOCK = "remuda schema"
+OLDEST_MARIADB = (10, 6)
+OLDEST_MYSQL = (8, 0)
+
+
+class MysqlStore(SqlStore):
+    """MariaDB 10.6 or later, MySQL 8.0 or later: the first ones with SKIP LOCKED and JSON_TABLE."""
+
+    backend = "mysql"
+    dialect = MysqlDialect()
+
+    def __init__(self, url: str, clock: Clock | None = None) -> None:
+        super().__init__(url, clock)
+        load_driver("asyncmy", "mysql")
+        self._target = make_url(url).set(drivername="mysql+asyncmy")
+        if "charset" not in self._target.query:
+            self._target = self._target.update_query_dict({"charset": "utf8mb4"})
+        self._engine: AsyncEngine | None = None
+
+    async def _connect(self) -> Capabilities:
+        # Each statement sees what is committed, and locks only the rows it returns.
+        self._engine = make_engine(self._target, isolation_level="READ COMMITTED")
+        try:
+            version = await self.run_sync(_checked_version)
+            await self.run_sync(_ensure)
+        except BaseException:
+            await self._disconnect()
+            raise
+        return Capabilities(backend="mysql", version=version, wake="poll", transactional=True)
+
+    async def _disconnect(self) -> None:
+        if self._engine is not None:
+            engine, self._engine = self._engine, None
+            await engine.dispose()
+
+    async def _sync_clock(self) -> None:
+        before = datetime.now(UTC)
+        server = await self.run_sync(
+            lambda connection: connection.execute(text("SELECT UTC_TIMESTAMP(6)")).scalar_one()
+        )
+        self._clock_offset = aware(server) - (before + (datetime.now(UTC) - before) / 2)
+
+    async def _hot(self, make: Callable[[], Steps[T]]) -> T:
+        return await self.run_sync(lambda connection: drive(make(), connection))
+
+    async def _cold(self, make: Callable[[], Steps[T]], *, read_only: bool = False) -> T:
+        return await self._hot(make)
+
+    async def run_sync(self, act: Callable[[Connection], T]) -> T:
+        if self._engine is None:
+            await self._ready()
+        if self._engine is None:
+            raise StoreError(f"the store {self.url} is closed")
+        return await run_on_engine(self._engine, act, "MySQL")
+
+
+def _checked_version(connection: Connection) -> str:
+    version = str(connection.execute(text("SELECT VERSION()")).scalar())
+    numbers = tuple(int(part) for part in version.partition("-")[0].split(".")[:2])
+    oldest = OLDEST_MARIADB if "mariadb" in version.lower() else OLDEST_MYSQL
+    if numbers < oldest:
+        raise ConfigurationError(
+            f"the server is {version}; Remuda needs MariaDB {'.'.join(map(str, OLDEST_MARIADB))} "
+            f"or MySQL {'.'.join(map(str, OLDEST_MYSQL))} and later, for SKIP LOCKED and JSON_TABLE"
+        )
+    return version
+
+
+def _ensure(connection: Connection) -> None:
+    """One process at a time; the others find the tables made. Tables are not transactional here."""
+    connection.execute(text("SELECT GET_LOCK(:name, 60)"), {"name": _SCHEMA_LOCK})
+    try:
+        migrations.ensure(connection)
+    finally:
+        connection.execute(text("SELECT RELEASE_LOCK(:name)"), {"name": _SCHEMA_LOCK})

@@ -1,0 +1,308 @@
+"""PostgreSQL: every batch is one statement over arrays, so that no number of parameters is too large."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Any
+
+from remuda.lifecycle import State
+from remuda.message import PRIORITIES
+from remuda.stores.contract import Delivery, EncodedJob, Settlement
+from remuda.stores.sql.dialect import Claimed, Dialect, Recovered
+from remuda.stores.sql.moments import aware, milliseconds, naive, naive_or_none
+from remuda.stores.sql.rows import (
+    CLAIM_COLUMNS,
+    error_line,
+    first_of_each,
+    in_fetch_order,
+    read_claimed,
+)
+from remuda.stores.sql.steps import Raw, Steps
+from remuda.transition import Batch
+
+INSERT_CHUNK = 20_000
+
+# The columns of an insert and their types. A column with one value for the whole batch is passed
+# once; only the others travel as arrays.
+_INSERT_COLUMNS = {
+    "job_id": "text",
+    "name": "text",
+    "payload": "bytea",
+    "headers": "json",
+    "next_attempt_at": "timestamp",
+    "priority": "smallint",
+    "expires_at": "timestamp",
+    "retry": "bytea",
+    "unique_for_ms": "bigint",
+}
+
+
+@lru_cache(maxsize=256)
+def _insert_sql(arrays: tuple[bool, ...], unique: bool) -> str:
+    """Insert a batch; unique ones that are live already are left out and not returned.
+
+    $1 queue, $2 now, then a value or an array for each column.
+    """
+    chosen, unnested = [], []
+    for place, (is_array, (column, kind)) in enumerate(
+        zip(arrays, _INSERT_COLUMNS.items(), strict=True), start=3
+    ):
+        if is_array:
+            unnested.append((column, f"${place}::{kind}[]"))
+            chosen.append(f"job.{column}")
+        else:
+            chosen.append(f"${place}::{kind}")
+    source = (
+        f"FROM unnest({', '.join(array for _, array in unnested)}) AS job({', '.join(c for c, _ in unnested)})"
+        if unnested
+        else ""
+    )
+    conflict = "ON CONFLICT (queue, job_id) DO NOTHING RETURNING job_id" if unique else ""
+    return f"""
+        INSERT INTO message
+            (queue, state, attempts_count, deliveries_count, created_at, state_since, {", ".join(_INSERT_COLUMNS)})
+        SELECT $1::text, 'PENDING', 0, 0, $2::timestamp, $2::timestamp, {", ".join(chosen)}
+        {source}
+        {conflict}
+    """
+
+
+# Take back unique jobs whose predecessor ended not long enough ago. A statement of its own, after
+# the insert: it sees what a settlement that the insert had to wait for has just archived.
+_REFUSE_RECENT = """
+    DELETE FROM message USING message_archive AS ended
+    WHERE message.queue = $1::text AND message.job_id = ANY($2::text[])
+      AND ended.queue = $1::text AND ended.job_id = message.job_id AND ended.unique_until > $3::timestamp
+    RETURNING message.job_id
+"""
+
+# Level by level, each in the order of the partial index, until the limit is reached. The inner
+# select is a fence: the update can never touch more than it locked.
+_CLAIM = f"""
+    WITH due AS MATERIALIZED (
+        SELECT waiting.id, waiting.state, waiting.since
+        FROM unnest($2::smallint[]) AS level(priority)
+        CROSS JOIN LATERAL (
+            SELECT id, state, coalesce(state_since, created_at) AS since
+            FROM message
+            WHERE queue = $1 AND priority = level.priority
+              AND state IN ('PENDING', 'RETRYABLE') AND next_attempt_at <= $3
+            ORDER BY next_attempt_at
+            LIMIT $4
+            FOR UPDATE SKIP LOCKED
+        ) AS waiting
+        WHERE NOT EXISTS (SELECT FROM message_queue WHERE name = $1 AND paused_at IS NOT NULL)
+        LIMIT $4
+    )
+    UPDATE message
+    SET state = 'PROCESSING', acquired_at = $3, state_since = $3, lease = $5, lease_expires_at = $6,
+        worker = $7, deliveries_count = message.deliveries_count + 1
+    FROM due
+    WHERE message.id = due.id
+    RETURNING {", ".join(f"message.{column}" for column in CLAIM_COLUMNS)}, due.state::text, due.since
+"""
+
+# Delete what still carries the lease, and archive it, in one statement. Doing it twice changes
+# nothing. $1 ids, $2 leases, $3 start of the attempt, $4 now, $5 worker.
+_FINISH = """
+    WITH ended AS (
+        DELETE FROM message USING unnest({arrays}) AS told({columns})
+        WHERE message.id = told.id AND message.lease = told.lease AND message.state = 'PROCESSING'
+        RETURNING message.*, {told}
+    ), archived AS (
+        INSERT INTO message_archive
+            (id, queue, headers, payload, state, attempts_count, deliveries_count, created_at,
+             first_attempt_at, last_attempt_at, archived_at, job_id, name, priority, expires_at, retry,
+             unique_for_ms, unique_until, worker, reason, error_type, error_message, error_trace)
+        SELECT id, queue, headers, payload, '{state}', attempts_count + (started_at IS NOT NULL)::int,
+             deliveries_count, created_at, coalesce(first_attempt_at, started_at),
+             coalesce(started_at, last_attempt_at), $4::timestamp, job_id, name, priority, expires_at, retry,
+             unique_for_ms, $4::timestamp + unique_for_ms * interval '1 millisecond', $5, {cause}
+        FROM ended
+        {kept}
+        ON CONFLICT (id) DO NOTHING
+    )
+    SELECT id FROM ended
+"""
+_COMPLETE = _FINISH.format(
+    arrays="$1::bigint[], $2::bigint[], $3::timestamp[], $6::boolean[]",
+    columns="id, lease, started_at, keep",
+    told="told.started_at, told.keep",
+    state="COMPLETED",
+    cause="NULL, NULL, NULL, NULL",
+    kept="WHERE keep OR unique_for_ms IS NOT NULL",
+)
+_FAIL = _FINISH.format(
+    arrays="$1::bigint[], $2::bigint[], $3::timestamp[], $6::text[], $7::text[], $8::text[], $9::text[]",
+    columns="id, lease, started_at, reason, error_type, error_message, error_trace",
+    told="told.started_at, told.reason, told.error_type, told.error_message, told.error_trace",
+    state="FAILED",
+    cause="reason, error_type, error_message, error_trace",
+    kept="",
+)
+
+_RETRY = """
+    UPDATE message
+    SET state = 'RETRYABLE', attempts_count = attempts_count + (told.started_at IS NOT NULL)::int,
+        first_attempt_at = coalesce(first_attempt_at, told.started_at),
+        last_attempt_at = coalesce(told.started_at, last_attempt_at),
+        next_attempt_at = told.next_attempt_at, state_since = $6, acquired_at = NULL,
+        lease = NULL, lease_expires_at = NULL, worker = NULL, last_error = told.error
+    FROM unnest($1::bigint[], $2::bigint[], $3::timestamp[], $4::timestamp[], $5::text[])
+        AS told(id, lease, started_at, next_attempt_at, error)
+    WHERE message.id = told.id AND message.lease = told.lease AND message.state = 'PROCESSING'
+    RETURNING message.id
+"""
+
+_EXTEND = """
+    UPDATE message SET acquired_at = $3, lease_expires_at = $4
+    FROM unnest($1::bigint[], $2::bigint[]) AS held(id, lease)
+    WHERE message.id = held.id AND message.lease = held.lease AND message.state = 'PROCESSING'
+    RETURNING message.id
+"""
+
+_RELEASE = """
+    UPDATE message
+    SET state = 'PENDING', state_since = $3, acquired_at = NULL, lease = NULL, lease_expires_at = NULL,
+        worker = NULL, deliveries_count = greatest(deliveries_count - $4::int, 0)
+    FROM unnest($1::bigint[], $2::bigint[]) AS held(id, lease)
+    WHERE message.id = held.id AND message.lease = held.lease AND message.state = 'PROCESSING'
+    RETURNING message.id
+"""
+
+_RECOVER = """
+    WITH stuck AS MATERIALIZED (
+        SELECT id, coalesce(state_since, acquired_at) AS since FROM message
+        WHERE queue = $1 AND state = 'PROCESSING'
+          AND coalesce(lease_expires_at, acquired_at + $3::interval) <= $2
+        LIMIT $4
+        FOR UPDATE SKIP LOCKED
+    )
+    UPDATE message
+    SET state = 'PENDING', state_since = $2, acquired_at = NULL, lease = NULL, lease_expires_at = NULL,
+        worker = NULL
+    FROM stuck WHERE message.id = stuck.id
+    RETURNING coalesce(message.job_id, message.id::text), stuck.since, message.attempts_count
+"""
+
+_RECORD = """
+    INSERT INTO message_transition (queue, count, written_at, entry)
+    SELECT $1::text, entry.count, $2::timestamp, entry.packed
+    FROM unnest($3::int[], $4::bytea[]) AS entry(count, packed)
+"""
+
+
+class PostgresDialect(Dialect):
+    """Statements for PostgreSQL 13 and later."""
+
+    def insert(self, queue: str, jobs: Sequence[EncodedJob], *, now: datetime) -> Steps[list[bool]]:
+        new: list[bool] = []
+        for start in range(0, len(jobs), INSERT_CHUNK):
+            new += yield from self._insert_chunk(queue, jobs[start : start + INSERT_CHUNK], now)
+        return new
+
+    def _insert_chunk(self, queue: str, jobs: Sequence[EncodedJob], now: datetime) -> Steps[list[bool]]:
+        columns: list[list[Any]] = [
+            [job.id for job in jobs],
+            [job.name for job in jobs],
+            [job.payload for job in jobs],
+            [job.headers for job in jobs],
+            [naive(job.next_attempt_at) for job in jobs],
+            [job.priority for job in jobs],
+            [naive_or_none(job.expires_at) for job in jobs],
+            [job.retry for job in jobs],
+            [milliseconds(job.unique_for) for job in jobs],
+        ]
+        arrays = tuple(len(jobs) > 1 and column.count(column[0]) != len(column) for column in columns)
+        values = [column if is_array else column[0] for column, is_array in zip(columns, arrays, strict=True)]
+        unique_ids = [job.id for job in jobs if job.unique]
+        rows = yield Raw(_insert_sql(arrays, bool(unique_ids)), (queue, naive(now), *values))
+        if not unique_ids:
+            return [True] * len(jobs)
+        inserted = {row[0] for row in rows}
+        refused = yield Raw(
+            _REFUSE_RECENT, (queue, [each for each in unique_ids if each in inserted], naive(now))
+        )
+        inserted -= {row[0] for row in refused}
+        return first_of_each([job.id for job in jobs], inserted)
+
+    def claim(
+        self, queue: str, *, limit: int, now: datetime, lease: int, lease_expires_at: datetime, who: str
+    ) -> Steps[list[Claimed]]:
+        rows = yield Raw(
+            _CLAIM, (queue, list(PRIORITIES), naive(now), limit, lease, naive(lease_expires_at), who)
+        )
+        # RETURNING promises no order.
+        return in_fetch_order([read_claimed(row, lease=lease, now=now, moment=aware) for row in rows])
+
+    def finish(self, settlements: Sequence[Settlement], *, now: datetime, who: str) -> Steps[set[int]]:
+        completed = [each for each in settlements if each.state is State.COMPLETED]
+        failed = [each for each in settlements if each.state is State.FAILED]
+        moved: set[int] = set()
+        if completed:
+            keep = [each.keep for each in completed]
+            rows = yield Raw(_COMPLETE, (*_fence(completed), naive(now), who, keep))
+            moved.update(row[0] for row in rows)
+        if failed:
+            failures = [each.failure for each in failed]
+            rows = yield Raw(
+                _FAIL,
+                (
+                    *_fence(failed),
+                    naive(now),
+                    who,
+                    [each.reason for each in failed],
+                    [failure and failure.type for failure in failures],
+                    [failure and failure.message for failure in failures],
+                    [failure and failure.trace for failure in failures],
+                ),
+            )
+            moved.update(row[0] for row in rows)
+        return moved
+
+    def retry(self, settlements: Sequence[Settlement], *, now: datetime) -> Steps[set[int]]:
+        rows = yield Raw(
+            _RETRY,
+            (
+                *_fence(settlements),
+                [naive_or_none(each.next_attempt_at) for each in settlements],
+                [error_line(each) for each in settlements],
+                naive(now),
+            ),
+        )
+        return {row[0] for row in rows}
+
+    def extend(
+        self, deliveries: Sequence[Delivery], *, now: datetime, lease_expires_at: datetime
+    ) -> Steps[set[int]]:
+        rows = yield Raw(_EXTEND, (*_leases(deliveries), naive(now), naive(lease_expires_at)))
+        return {row[0] for row in rows}
+
+    def release(self, deliveries: Sequence[Delivery], *, now: datetime, counted: bool) -> Steps[set[int]]:
+        rows = yield Raw(_RELEASE, (*_leases(deliveries), naive(now), 0 if counted else 1))
+        return {row[0] for row in rows}
+
+    def recover(
+        self, queue: str, *, now: datetime, timeout: timedelta, limit: int
+    ) -> Steps[list[Recovered]]:
+        rows = yield Raw(_RECOVER, (queue, naive(now), timeout, limit))
+        return [Recovered(row[0], aware(row[1]), row[2]) for row in rows]
+
+    def record(self, queue: str, batch: Batch) -> Steps[None]:
+        entries = list(batch.entries())
+        yield Raw(
+            _RECORD,
+            (queue, naive(batch.at), [count for count, _ in entries], [packed for _, packed in entries]),
+        )
+
+
+def _leases(deliveries: Sequence[Delivery]) -> tuple[list[int], list[int]]:
+    return [each.key for each in deliveries], [each.lease for each in deliveries]
+
+
+def _fence(settlements: Sequence[Settlement]) -> tuple[list[int], list[int], list[datetime | None]]:
+    """Ids, leases, and when each attempt began."""
+    keys, leases = _leases([each.delivery for each in settlements])
+    return keys, leases, [naive_or_none(each.started_at) for each in settlements]

@@ -1,0 +1,191 @@
+"""The tables: those of the reference broker with the same names and meanings, and what Remuda adds.
+
+The columns that a foreign program knows come first. Every other column may be NULL or has a
+default, so that such a program can go on inserting.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    DateTime,
+    Enum,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+    text,
+)
+from sqlalchemy.dialects import mysql
+
+SCHEMA_VERSION = 1
+
+
+class StoredState(enum.Enum):
+    """The states of a row. The reference broker compares this set with its own: it must stay equal."""
+
+    PENDING = "PENDING"
+    PROCESSING = "PROCESSING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    RETRYABLE = "RETRYABLE"
+
+
+# Naive UTC with microseconds; MySQL would round to seconds.
+_moment = DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
+# SQLite numbers rows by itself only in a column that is exactly INTEGER.
+_row_id = BigInteger().with_variant(Integer, "sqlite")
+# MySQL's plain BLOB ends at 64 KiB.
+_bytes = LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
+_long_text = Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
+# The type's name is the reference broker's: its statements cast to it.
+_state = Enum(StoredState, name="sqlbrokermessagestate")
+
+metadata = MetaData()
+
+# Names are compared byte by byte, on every store.
+_mysql = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
+_mysql |= {name.replace("mysql", "mariadb"): value for name, value in _mysql.items()}
+
+_WAITING = text("state IN ('PENDING', 'RETRYABLE')")
+_RUNNING = text("state = 'PROCESSING'")
+
+message = Table(
+    "message",
+    metadata,
+    Column("id", _row_id, primary_key=True, autoincrement=True),
+    Column("queue", String(255), nullable=False),
+    Column("headers", JSON(none_as_null=True), nullable=True),
+    Column("payload", _bytes, nullable=False),
+    Column("state", _state, nullable=False, server_default="PENDING"),
+    Column("attempts_count", BigInteger, nullable=False, server_default="0"),
+    Column("deliveries_count", BigInteger, nullable=False, server_default="0"),
+    Column("created_at", _moment, nullable=False),
+    Column("first_attempt_at", _moment),
+    Column("next_attempt_at", _moment, nullable=False),
+    Column("last_attempt_at", _moment),
+    Column("acquired_at", _moment),
+    # from here on Remuda's own
+    Column("job_id", String(255)),
+    Column("name", String(255)),
+    Column("priority", SmallInteger, nullable=False, server_default="0"),
+    Column("expires_at", _moment),
+    Column("retry", _bytes),
+    Column("unique_for_ms", BigInteger),
+    Column("state_since", _moment),
+    Column("lease", BigInteger),
+    Column("lease_expires_at", _moment),
+    Column("worker", String(255)),
+    Column("last_error", _long_text),
+    Index("message_job_id", "queue", "job_id", unique=True),
+    # Small and hot: rows are rewritten in place where they can be, and vacuumed early.
+    postgresql_with={
+        "fillfactor": 70,
+        "autovacuum_vacuum_scale_factor": 0.01,
+        "autovacuum_vacuum_threshold": 1000,
+        "autovacuum_vacuum_cost_delay": 0,
+        "autovacuum_analyze_scale_factor": 0.05,
+    },
+    **_mysql,
+)
+
+# In the order of a fetch, and only what can be fetched, so that foreign rows cost nothing.
+Index(
+    "message_fetch",
+    message.c.queue,
+    message.c.priority,
+    message.c.next_attempt_at,
+    postgresql_where=_WAITING,
+    sqlite_where=_WAITING,
+).ddl_if(callable_=lambda ddl, target, bind, **_: bind.dialect.name in ("postgresql", "sqlite"))
+# MySQL has no partial indexes: the state at the end lets it pass over what is being processed.
+Index(
+    "message_fetch_all",
+    message.c.queue,
+    message.c.priority,
+    message.c.next_attempt_at,
+    message.c.state,
+).ddl_if(callable_=lambda ddl, target, bind, **_: bind.dialect.name in ("mysql", "mariadb"))
+# Who holds what. No column that a lease renewal writes is in it, so renewals stay cheap.
+Index(
+    "message_running",
+    message.c.queue,
+    postgresql_where=_RUNNING,
+    sqlite_where=_RUNNING,
+).ddl_if(callable_=lambda ddl, target, bind, **_: bind.dialect.name in ("postgresql", "sqlite"))
+Index(
+    "message_running_all",
+    message.c.queue,
+    message.c.state,
+).ddl_if(callable_=lambda ddl, target, bind, **_: bind.dialect.name in ("mysql", "mariadb"))
+
+archive = Table(
+    "message_archive",
+    metadata,
+    Column("id", _row_id, primary_key=True, autoincrement=False),
+    Column("queue", String(255), nullable=False),
+    Column("headers", JSON(none_as_null=True), nullable=True),
+    Column("payload", _bytes, nullable=False),
+    Column("state", _state, nullable=False),
+    Column("attempts_count", BigInteger, nullable=False),
+    Column("deliveries_count", BigInteger, nullable=False),
+    Column("created_at", _moment, nullable=False),
+    Column("first_attempt_at", _moment),
+    Column("last_attempt_at", _moment),
+    Column("archived_at", _moment, nullable=False),
+    # from here on Remuda's own
+    Column("job_id", String(255)),
+    Column("name", String(255)),
+    Column("priority", SmallInteger, nullable=False, server_default="0"),
+    Column("expires_at", _moment),
+    Column("retry", _bytes),
+    Column("unique_for_ms", BigInteger),
+    Column("unique_until", _moment),
+    Column("reason", String(64)),
+    Column("error_type", String(255)),
+    Column("error_message", _long_text),
+    Column("error_trace", _long_text),
+    Column("worker", String(255)),
+    Index("message_archive_job_id", "queue", "job_id"),
+    Index("message_archive_ended", "queue", "state", "archived_at"),
+    **_mysql,
+)
+
+# The trail. A row is one packed entry; `seq` (of its first transition) is given when it is read.
+transition = Table(
+    "message_transition",
+    metadata,
+    Column("id", _row_id, primary_key=True, autoincrement=True),
+    Column("queue", String(255), nullable=False),
+    Column("seq", BigInteger),
+    Column("count", Integer, nullable=False),
+    Column("written_at", _moment, nullable=False),
+    Column("entry", _bytes, nullable=False),
+    Index("message_transition_seq", "queue", "seq"),
+    **_mysql,
+)
+
+queue = Table(
+    "message_queue",
+    metadata,
+    Column("name", String(255), primary_key=True),
+    Column("paused_at", _moment),
+    Column("last_seq", BigInteger, nullable=False, server_default="0"),
+    **_mysql,
+)
+
+schema_version = Table(
+    "message_schema",
+    metadata,
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("applied_at", _moment, nullable=False),
+    **_mysql,
+)

@@ -1,0 +1,245 @@
+"""SQLite: one writer at a time, so that a look and the change after it are one step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+
+from remuda.lifecycle import State
+from remuda.message import PRIORITIES
+from remuda.stores.contract import Delivery, EncodedJob, Settlement
+from remuda.stores.sql.dialect import Claimed, Dialect, Recovered
+from remuda.stores.sql.moments import milliseconds
+from remuda.stores.sql.rows import CLAIM_COLUMNS, error_line, first_of_each, read_claimed, still_held
+from remuda.stores.sql.steps import Raw, Steps
+from remuda.transition import Batch
+
+_INSERT = """
+    INSERT INTO message
+        (queue, state, attempts_count, deliveries_count, created_at, state_since, job_id, name, payload,
+         headers, next_attempt_at, priority, expires_at, retry, unique_for_ms)
+    VALUES (?, 'PENDING', 0, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+
+# Unique ids that are taken: by a live job, or by one that ended not long enough ago.
+_TAKEN = """
+    SELECT job_id FROM message WHERE queue = ? AND job_id IN (SELECT value FROM json_each(?))
+    UNION
+    SELECT job_id FROM message_archive
+    WHERE queue = ? AND job_id IN (SELECT value FROM json_each(?)) AND unique_until > ?
+"""
+
+_PAUSED = "SELECT 1 FROM message_queue WHERE name = ? AND paused_at IS NOT NULL"
+
+_DUE = f"""
+    SELECT {", ".join(CLAIM_COLUMNS).replace("deliveries_count", "deliveries_count + 1")},
+        state, coalesce(state_since, created_at)
+    FROM message
+    WHERE queue = ? AND priority = ? AND state IN ('PENDING', 'RETRYABLE') AND next_attempt_at <= ?
+    ORDER BY next_attempt_at, id
+    LIMIT ?
+"""
+
+_CLAIM = """
+    UPDATE message
+    SET state = 'PROCESSING', acquired_at = ?, state_since = ?, lease = ?, lease_expires_at = ?,
+        worker = ?, deliveries_count = deliveries_count + 1
+    WHERE id IN (SELECT value FROM json_each(?))
+"""
+
+_LEASES = """
+    SELECT id, lease FROM message
+    WHERE id IN (SELECT value FROM json_each(?)) AND state = 'PROCESSING'
+"""
+
+_ARCHIVE = """
+    INSERT OR IGNORE INTO message_archive
+        (id, queue, headers, payload, state, attempts_count, deliveries_count, created_at,
+         first_attempt_at, last_attempt_at, archived_at, job_id, name, priority, expires_at, retry,
+         unique_for_ms, unique_until, worker, reason, error_type, error_message, error_trace)
+    SELECT id, queue, headers, payload, ?1, attempts_count + (?2 IS NOT NULL), deliveries_count, created_at,
+         coalesce(first_attempt_at, ?2), coalesce(?2, last_attempt_at), ?3, job_id, name, priority,
+         expires_at, retry, unique_for_ms,
+         CASE WHEN unique_for_ms IS NOT NULL
+              THEN strftime('%Y-%m-%d %H:%M:%f000', ?3, (unique_for_ms / 1000.0) || ' seconds') END,
+         ?4, ?5, ?6, ?7, ?8
+    FROM message WHERE id = ?9 AND (?10 OR unique_for_ms IS NOT NULL)
+"""
+
+_DELETE = "DELETE FROM message WHERE id IN (SELECT value FROM json_each(?))"
+
+_RETRY = """
+    UPDATE message
+    SET state = 'RETRYABLE', attempts_count = attempts_count + (?1 IS NOT NULL),
+        first_attempt_at = coalesce(first_attempt_at, ?1), last_attempt_at = coalesce(?1, last_attempt_at),
+        next_attempt_at = ?2, state_since = ?3, acquired_at = NULL, lease = NULL, lease_expires_at = NULL,
+        worker = NULL, last_error = ?4
+    WHERE id = ?5
+"""
+
+_EXTEND = """
+    UPDATE message SET acquired_at = ?, lease_expires_at = ? WHERE id IN (SELECT value FROM json_each(?))
+"""
+
+_RELEASE = """
+    UPDATE message
+    SET state = 'PENDING', state_since = ?, acquired_at = NULL, lease = NULL, lease_expires_at = NULL,
+        worker = NULL, deliveries_count = max(deliveries_count - ?, 0)
+    WHERE id IN (SELECT value FROM json_each(?))
+"""
+
+_STUCK = """
+    SELECT id, coalesce(job_id, id), coalesce(state_since, acquired_at), attempts_count FROM message
+    WHERE queue = ? AND state = 'PROCESSING'
+      AND (lease_expires_at <= ? OR (lease_expires_at IS NULL AND acquired_at <= ?))
+    LIMIT ?
+"""
+
+_RECORD = "INSERT INTO message_transition (queue, count, written_at, entry) VALUES (?, ?, ?, ?)"
+
+
+def text_of(moment: datetime) -> str:
+    """A moment as SQLAlchemy writes it on SQLite, so that comparing texts compares times."""
+    return moment.replace(tzinfo=None).isoformat(" ", "microseconds")
+
+
+def moment_of(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def _text_or_none(moment: datetime | None) -> str | None:
+    return None if moment is None else text_of(moment)
+
+
+def _id_list(keys: Iterable[int]) -> str:
+    return f"[{','.join(map(str, keys))}]"
+
+
+def _json_list(values: Iterable[str]) -> str:
+    import msgspec
+
+    return msgspec.json.encode(list(values)).decode()
+
+
+class SqliteDialect(Dialect):
+    """Statements for SQLite 3.35 and later, inside a transaction that began as IMMEDIATE."""
+
+    def insert(self, queue: str, jobs: Sequence[EncodedJob], *, now: datetime) -> Steps[list[bool]]:
+        moment = text_of(now)
+        unique_ids = [job.id for job in jobs if job.unique]
+        new = [True] * len(jobs)
+        if unique_ids:
+            wanted = _json_list(unique_ids)
+            rows = yield Raw(_TAKEN, (queue, wanted, queue, wanted, moment))
+            taken = {row[0] for row in rows}
+            new = first_of_each([job.id for job in jobs], {job.id for job in jobs} - taken)
+        rows_to_add = [
+            (
+                queue,
+                moment,
+                moment,
+                job.id,
+                job.name,
+                job.payload,
+                job.headers,
+                text_of(job.next_attempt_at),
+                job.priority,
+                _text_or_none(job.expires_at),
+                job.retry,
+                milliseconds(job.unique_for),
+            )
+            for job, is_new in zip(jobs, new, strict=True)
+            if is_new
+        ]
+        yield Raw(_INSERT, rows_to_add, many=True)
+        return new
+
+    def claim(
+        self, queue: str, *, limit: int, now: datetime, lease: int, lease_expires_at: datetime, who: str
+    ) -> Steps[list[Claimed]]:
+        if (yield Raw(_PAUSED, (queue,))):
+            return []
+        moment = text_of(now)
+        claimed: list[Claimed] = []
+        for priority in PRIORITIES:
+            rows = yield Raw(_DUE, (queue, priority, moment, limit - len(claimed)))
+            claimed += [read_claimed(row, lease=lease, now=now, moment=moment_of) for row in rows]
+            if len(claimed) >= limit:
+                break
+        if claimed:
+            keys = _id_list(each.delivery.key for each in claimed)
+            yield Raw(_CLAIM, (moment, moment, lease, text_of(lease_expires_at), who, keys))
+        return claimed
+
+    def _held(self, deliveries: Sequence[Delivery]) -> Steps[list[Delivery]]:
+        rows = yield Raw(_LEASES, (_id_list(each.key for each in deliveries),))
+        return still_held(deliveries, {row[0]: row[1] for row in rows})
+
+    def finish(self, settlements: Sequence[Settlement], *, now: datetime, who: str) -> Steps[set[int]]:
+        held = yield from self._held([each.delivery for each in settlements])
+        keys = {each.key for each in held}
+        moment = text_of(now)
+        rows = [
+            (
+                each.state.value,
+                _text_or_none(each.started_at),
+                moment,
+                who,
+                each.reason,
+                each.failure and each.failure.type,
+                each.failure and each.failure.message,
+                each.failure and each.failure.trace,
+                each.delivery.key,
+                each.keep or each.state is State.FAILED,
+            )
+            for each in settlements
+            if each.delivery.key in keys
+        ]
+        yield Raw(_ARCHIVE, rows, many=True)
+        yield Raw(_DELETE, (_id_list(keys),))
+        return keys
+
+    def retry(self, settlements: Sequence[Settlement], *, now: datetime) -> Steps[set[int]]:
+        held = yield from self._held([each.delivery for each in settlements])
+        keys = {each.key for each in held}
+        moment = text_of(now)
+        rows = [
+            (
+                _text_or_none(each.started_at),
+                _text_or_none(each.next_attempt_at),
+                moment,
+                error_line(each),
+                each.delivery.key,
+            )
+            for each in settlements
+            if each.delivery.key in keys
+        ]
+        yield Raw(_RETRY, rows, many=True)
+        return keys
+
+    def extend(
+        self, deliveries: Sequence[Delivery], *, now: datetime, lease_expires_at: datetime
+    ) -> Steps[set[int]]:
+        held = yield from self._held(deliveries)
+        keys = {each.key for each in held}
+        yield Raw(_EXTEND, (text_of(now), text_of(lease_expires_at), _id_list(keys)))
+        return keys
+
+    def release(self, deliveries: Sequence[Delivery], *, now: datetime, counted: bool) -> Steps[set[int]]:
+        held = yield from self._held(deliveries)
+        keys = {each.key for each in held}
+        yield Raw(_RELEASE, (text_of(now), 0 if counted else 1, _id_list(keys)))
+        return keys
+
+    def recover(
+        self, queue: str, *, now: datetime, timeout: timedelta, limit: int
+    ) -> Steps[list[Recovered]]:
+        rows = yield Raw(_STUCK, (queue, text_of(now), text_of(now - timeout), limit))
+        if rows:
+            yield Raw(_RELEASE, (text_of(now), 0, _id_list(row[0] for row in rows)))
+        return [Recovered(str(row[1]), moment_of(row[2]), row[3]) for row in rows]
+
+    def record(self, queue: str, batch: Batch) -> Steps[None]:
+        written_at = text_of(batch.at)
+        rows = [(queue, count, written_at, packed) for count, packed in batch.entries()]
+        yield Raw(_RECORD, rows, many=True)

@@ -1,0 +1,385 @@
+"""What the three SQL stores share: the contract, written once over two ways to run an operation."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm import Session
+
+from remuda.clock import Clock
+from remuda.errors import ConfigurationError, StoreError
+from remuda.lifecycle import State
+from remuda.message import DeadLetter, DeadLetterFilter, JobRecord, Replayed, Stats
+from remuda.stores import redact
+from remuda.stores.contract import (
+    Capabilities,
+    Delivery,
+    EncodedJob,
+    Settlement,
+    Store,
+    TrailPage,
+)
+from remuda.stores.sql import dead_letters, inspection, operations, trail, upkeep
+from remuda.stores.sql.dialect import Dialect
+from remuda.stores.sql.steps import Steps, drive
+
+T = TypeVar("T")
+
+COLD_CHUNK = 500  # rows that one transaction of an operator's command touches
+RECOVER_CHUNK = 1_000
+
+
+class SqlStore(Store):
+    """A store over SQL. Subclasses say how an operation is run, and how a worker is woken."""
+
+    backend: str
+    dialect: Dialect
+
+    def __init__(self, url: str, clock: Clock | None) -> None:
+        self._full_url = url
+        self.url = redact(url)
+        self._clock = clock
+        self._clock_offset = timedelta(0)
+        self._capabilities: Capabilities | None = None
+        self._opening = asyncio.Lock()
+        self._closed = False
+        self._wakers: dict[str, set[asyncio.Event]] = {}
+
+    # -- what a subclass provides
+
+    @abstractmethod
+    async def _connect(self) -> Capabilities:
+        """Connect, create or check the schema."""
+
+    @abstractmethod
+    async def _disconnect(self) -> None: ...
+
+    @abstractmethod
+    async def _hot(self, make: Callable[[], Steps[T]]) -> T:
+        """Run an operation of hand-tuned statements in one transaction."""
+
+    @abstractmethod
+    async def _cold(self, make: Callable[[], Steps[T]], *, read_only: bool = False) -> T:
+        """Run an operation of portable statements in one transaction."""
+
+    @abstractmethod
+    async def run_sync(self, act: Callable[[Connection], T]) -> T:
+        """Run a function over a SQLAlchemy connection in one transaction (schema work)."""
+
+    @abstractmethod
+    async def _sync_clock(self) -> None:
+        """Learn how far the server's clock is from this machine's."""
+
+    def _announce(self, queue: str) -> None:
+        """Wake the workers of this process; subclasses also tell other processes."""
+        for waker in self._wakers.get(queue, ()):
+            waker.set()
+
+    def _steps_in_caller(self, queue: str) -> Steps[None]:
+        """What to add to the caller's transaction so that workers wake when it commits."""
+        yield from ()
+
+    # -- life
+
+    def now(self) -> datetime:
+        if self._clock is not None:
+            return self._clock.now()
+        return datetime.now(UTC) + self._clock_offset
+
+    async def open(self) -> Capabilities:
+        if self._capabilities is not None:
+            return self._capabilities
+        async with self._opening:
+            if self._closed:
+                raise StoreError(f"the store {self.url} was closed; open a new one")
+            if self._capabilities is None:
+                self._capabilities = await self._connect()
+                await self._refresh_clock()
+            return self._capabilities
+
+    async def close(self) -> None:
+        async with self._opening:
+            self._closed = True
+            if self._capabilities is not None:
+                self._capabilities = None
+                await self._disconnect()
+
+    async def _ready(self) -> None:
+        if self._capabilities is None:
+            await self.open()
+
+    async def _refresh_clock(self) -> None:
+        if self._clock is None:
+            await self._sync_clock()
+
+    # -- publishing and delivering
+
+    async def add(
+        self, queue: str, jobs: Sequence[EncodedJob], *, who: str, connection: Any = None
+    ) -> list[bool]:
+        await self._ready()
+        if not jobs:
+            return []
+        now = self.now()
+        if connection is not None:
+            return await self._add_in_caller(queue, jobs, now, who, connection)
+        new = await self._hot(lambda: operations.add(self.dialect, queue, jobs, now=now, who=who))
+        if any(job.next_attempt_at <= now for job in jobs):
+            self._announce(queue)
+        return new
+
+    async def _add_in_caller(
+        self, queue: str, jobs: Sequence[EncodedJob], now: datetime, who: str, connection: Any
+    ) -> list[bool]:
+        if isinstance(connection, AsyncSession):
+            connection = await connection.connection()
+        if isinstance(connection, AsyncConnection):
+            return await connection.run_sync(
+                lambda sync: drive(self._add_with_wake(queue, jobs, now, who), self._of_this_kind(sync))
+            )
+        return self.add_blocking(queue, jobs, who=who, connection=connection)
+
+    def add_blocking(
+        self, queue: str, jobs: Sequence[EncodedJob], *, who: str, connection: Any
+    ) -> list[bool]:
+        if isinstance(connection, Session):
+            connection = connection.connection()
+        if not isinstance(connection, Connection):
+            raise ConfigurationError(
+                "connection must be a SQLAlchemy Connection, Session, AsyncConnection or AsyncSession, "
+                f"not {type(connection).__name__}"
+            )
+        return drive(
+            self._add_with_wake(queue, jobs, self.now(), who), self._of_this_kind(connection)
+        )
+
+    def _add_with_wake(
+        self, queue: str, jobs: Sequence[EncodedJob], now: datetime, who: str
+    ) -> Steps[list[bool]]:
+        new = yield from operations.add(self.dialect, queue, jobs, now=now, who=who)
+        yield from self._steps_in_caller(queue)
+        return new
+
+    def _of_this_kind(self, connection: Connection) -> Connection:
+        kind = connection.dialect.name
+        if kind != self.backend and {kind, self.backend} != {"mysql", "mariadb"}:
+            raise ConfigurationError(
+                f"the connection is to {kind}, but the queue lives on {self.backend} ({self.url})"
+            )
+        return connection
+
+    async def fetch(self, queue: str, *, limit: int, lease: timedelta, who: str) -> list[Delivery]:
+        await self._ready()
+        now = self.now()
+        return await self._hot(
+            lambda: operations.fetch(
+                self.dialect, queue, limit=limit, now=now, lease_for=lease, who=who
+            )
+        )
+
+    async def settle(self, queue: str, settlements: Sequence[Settlement], *, who: str) -> list[Settlement]:
+        await self._ready()
+        if not settlements:
+            return []
+        now = self.now()
+        return await self._hot(
+            lambda: operations.settle(self.dialect, queue, settlements, now=now, who=who)
+        )
+
+    async def extend(
+        self, queue: str, deliveries: Sequence[Delivery], *, lease: timedelta
+    ) -> list[Delivery]:
+        await self._ready()
+        if not deliveries:
+            return []
+        now = self.now()
+        return await self._hot(
+            lambda: operations.extend(self.dialect, deliveries, now=now, lease_for=lease)
+        )
+
+    async def release(
+        self, queue: str, deliveries: Sequence[Delivery], *, who: str, counted: bool
+    ) -> None:
+        await self._ready()
+        if not deliveries:
+            return
+        now = self.now()
+        await self._hot(
+            lambda: operations.release(
+                self.dialect, queue, deliveries, now=now, who=who, counted=counted
+            )
+        )
+        self._announce(queue)
+
+    async def recover(self, queue: str, *, timeout: timedelta, who: str) -> list[str]:
+        await self._ready()
+        await self._refresh_clock()
+        recovered: list[str] = []
+        while True:
+            now = self.now()
+            chunk = await self._hot(
+                lambda now=now: operations.recover(  # type: ignore[misc]  # mypy cannot type the default
+                    self.dialect, queue, now=now, timeout=timeout, limit=RECOVER_CHUNK, who=who
+                )
+            )
+            recovered += chunk
+            if len(chunk) < RECOVER_CHUNK:
+                break
+        if recovered:
+            self._announce(queue)
+        return recovered
+
+    async def wait(self, queue: str, timeout: timedelta) -> None:
+        await self._ready()
+        waker = asyncio.Event()
+        self._wakers.setdefault(queue, set()).add(waker)
+        try:
+            await asyncio.wait_for(waker.wait(), timeout.total_seconds())
+        except TimeoutError:
+            pass
+        finally:
+            self._wakers[queue].discard(waker)
+
+    # -- dead letters
+
+    async def count_dead(self, queue: str, which: DeadLetterFilter) -> dict[str, int]:
+        return await self._cold(lambda: dead_letters.count(queue, which), read_only=True)
+
+    async def peek_dead(
+        self,
+        queue: str,
+        which: DeadLetterFilter,
+        *,
+        limit: int,
+        after: str | None = None,
+        oldest_first: bool = False,
+    ) -> list[DeadLetter]:
+        return await self._cold(
+            lambda: dead_letters.peek(queue, which, limit=limit, after=after, oldest_first=oldest_first),
+            read_only=True,
+        )
+
+    async def replay_dead(
+        self, queue: str, which: DeadLetterFilter, *, limit: int, who: str
+    ) -> Replayed:
+        now = self.now()
+        # What dies again while this goes on is not replayed a second time by it.
+        until = now if which.until is None else min(which.until, now)
+        which = DeadLetterFilter(
+            reason=which.reason, name=which.name, since=which.since, until=until, ids=which.ids
+        )
+        conflicts = await self._cold(
+            lambda: dead_letters.still_live(queue, which, limit=min(limit, COLD_CHUNK)), read_only=True
+        )
+        replayed: list[str] = []
+        while len(replayed) < limit:
+            ask = min(COLD_CHUNK, limit - len(replayed))
+            chunk = await self._cold(
+                lambda ask=ask: dead_letters.replay(  # type: ignore[misc]  # as above
+                    self.dialect, queue, which, limit=ask, now=now, who=who
+                )
+            )
+            replayed += chunk
+            if not chunk:
+                break
+        if replayed:
+            self._announce(queue)
+        return Replayed(ids=replayed, still_live=conflicts)
+
+    async def drop_dead(self, queue: str, which: DeadLetterFilter, *, limit: int, who: str) -> list[str]:
+        dropped: list[str] = []
+        while len(dropped) < limit:
+            ask = min(COLD_CHUNK, limit - len(dropped))
+            now = self.now()
+            chunk = await self._cold(
+                lambda ask=ask, now=now: dead_letters.drop(  # type: ignore[misc]  # as above
+                    self.dialect, queue, which, limit=ask, now=now, who=who
+                )
+            )
+            dropped += chunk
+            if len(chunk) < ask:
+                break
+        return dropped
+
+    # -- looking and operating
+
+    async def queues(self) -> list[str]:
+        return await self._cold(inspection.queues, read_only=True)
+
+    async def stats(self, queue: str) -> Stats:
+        await self._ready()
+        now = self.now()
+        return await self._cold(lambda: inspection.stats(queue, now=now), read_only=True)
+
+    async def get(self, queue: str, job_id: str) -> JobRecord | None:
+        return await self._cold(lambda: inspection.get(queue, job_id), read_only=True)
+
+    async def jobs(
+        self, queue: str, *, state: State | None, name: str | None, limit: int
+    ) -> list[JobRecord]:
+        return await self._cold(
+            lambda: inspection.jobs(queue, state=state, name=name, limit=limit), read_only=True
+        )
+
+    async def pause(self, queue: str) -> None:
+        await self._ready()
+        now = self.now()
+        await self._cold(lambda: upkeep.set_pause(queue, now))
+
+    async def resume(self, queue: str) -> None:
+        await self._cold(lambda: upkeep.set_pause(queue, None))
+        self._announce(queue)
+
+    async def purge(self, queue: str, *, who: str) -> int:
+        await self._ready()
+        removed = 0
+        while True:
+            now = self.now()
+            chunk = await self._cold(
+                lambda now=now: upkeep.purge(  # type: ignore[misc]  # as above
+                    self.dialect, queue, now=now, who=who, limit=COLD_CHUNK
+                )
+            )
+            removed += chunk
+            if chunk < COLD_CHUNK:
+                return removed
+
+    async def prune(
+        self,
+        queue: str,
+        *,
+        completed_before: datetime | None,
+        failed_before: datetime | None,
+        who: str,
+        limit: int,
+    ) -> int:
+        await self._ready()
+        now = self.now()
+        return await self._cold(
+            lambda: dead_letters.prune(
+                self.dialect,
+                queue,
+                completed_before=completed_before,
+                failed_before=failed_before,
+                now=now,
+                who=who,
+                limit=limit,
+            )
+        )
+
+    # -- the trail
+
+    async def transitions(self, queue: str, *, after: int, limit: int) -> TrailPage:
+        if await self._cold(lambda: trail.unnumbered(queue), read_only=True):
+            while await self._cold(lambda: trail.number(queue)):
+                pass
+        return await self._cold(lambda: trail.read(queue, after=after, limit=limit), read_only=True)
+
+    async def trim_transitions(self, queue: str, *, up_to: int) -> int:
+        return await self._cold(lambda: trail.trim(queue, up_to=up_to))

@@ -1,0 +1,90 @@
+"""Reading the trail: entries get their sequence numbers when they are first read.
+
+Numbering at the time of writing would make all writers of a queue wait for each other's commits,
+and a caller's long transaction would stop the queue. An entry that is visible was committed; one
+that was committed later is numbered later; and a message's next transition is only ever written
+after its last one was committed. So numbers given in the order of the rows, under one lock per
+queue, have no gaps and keep each message's order. See docs/decisions/003.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import delete, func, select, update
+
+from remuda.stores.contract import TrailPage
+from remuda.stores.sql.schema import queue as queue_table, transition
+from remuda.stores.sql.steps import Steps
+from remuda.stores.sql.upkeep import queue_row
+from remuda.transition import MAX_PER_ENTRY, Transition, unpack
+
+_NUMBERED_AT_ONCE = 2_000
+
+_column = transition.c
+
+
+def unnumbered(queue: str) -> Steps[bool]:
+    """Whether any entry waits for its number."""
+    rows = yield select(_column.id).where(_column.queue == queue, _column.seq.is_(None)).limit(1)
+    return bool(rows)
+
+
+def number(queue: str) -> Steps[bool]:
+    """Give the next numbers to entries that have none; whether there may be more of them."""
+    last_seq = yield from queue_row(queue)
+    before = func.sum(_column.count).over(order_by=_column.id) - _column.count
+    waiting = (
+        select(_column.id, before.label("before"))
+        .where(_column.queue == queue, _column.seq.is_(None))
+        .order_by(_column.id)
+        .limit(_NUMBERED_AT_ONCE)
+        .subquery("waiting")
+    )
+    yield (
+        update(transition)
+        .where(_column.id == waiting.c.id)
+        .values(seq=last_seq + 1 + waiting.c.before)
+    )
+    # Asked for instead of computed: an entry that was committed a moment ago may have joined.
+    rows = yield (
+        select(func.count(), func.max(_column.seq + _column.count - 1))
+        .where(_column.queue == queue, _column.seq > last_seq)
+    )
+    numbered, newest = rows[0]
+    if numbered:
+        yield update(queue_table).where(queue_table.c.name == queue).values(last_seq=newest)
+    return bool(numbered >= _NUMBERED_AT_ONCE)
+
+
+def read(queue: str, *, after: int, limit: int) -> Steps[TrailPage]:
+    """Whole entries until `limit` is reached, cut at the front to what comes after `after`."""
+    found: list[Transition] = []
+    floor = after - MAX_PER_ENTRY  # no entry that begins before this can reach beyond `after`
+    while len(found) < limit:
+        rows = yield (
+            select(_column.seq, _column.count, _column.entry)
+            .where(
+                _column.queue == queue,
+                _column.seq > floor,
+                _column.seq + _column.count > after + 1,
+            )
+            .order_by(_column.seq)
+            .limit(max(1, min(100, limit)))
+        )
+        for first_seq, count, entry in rows:
+            if len(found) >= limit:
+                break
+            opened = unpack(entry, queue=queue, first_seq=first_seq)
+            found += opened[max(0, after + 1 - first_seq) :]
+            after = first_seq + count - 1
+        if not rows:
+            break
+        floor = after
+    return TrailPage(found, after)
+
+
+def trim(queue: str, *, up_to: int) -> Steps[int]:
+    """Forget entries that end at or before `up_to`."""
+    conditions = (_column.queue == queue, _column.seq.is_not(None), _column.seq + _column.count <= up_to + 1)
+    rows = yield select(func.coalesce(func.sum(_column.count), 0)).where(*conditions)
+    yield delete(transition).where(*conditions)
+    return int(rows[0][0])

@@ -1,0 +1,151 @@
+"""The record of a state change, and its packed form: many transitions in one entry.
+
+An entry holds columns instead of rows, and a column whose values are all the same holds just that
+value: a batch of 500 acks costs little more than the 500 ids. The entry's first sequence number
+and its length are stored beside it, so that a reader sees a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from remuda.errors import DecodeError
+from remuda.lifecycle import State, check_move
+
+MAX_PER_ENTRY = 5_000
+_VERSION = 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class Transition(msgspec.Struct, frozen=True, kw_only=True):
+    """One state change of one message.
+
+    seq       its place in the queue's trail, without gaps; 0 while it is not recorded
+    left      the state it left; None for a message that was just added
+    dwell     the time it spent there; None when there was no state before
+    attempt   handler runs so far
+    reason    why, where there is something to say (a dead letter's reason, `lease_expired`, …)
+    who       the worker or program that did it
+    name      the job's name; only on the record of its adding
+    """
+
+    message: str
+    entered: State
+    at: datetime
+    left: State | None = None
+    dwell: timedelta | None = None
+    attempt: int = 0
+    reason: str | None = None
+    who: str | None = None
+    name: str | None = None
+    queue: str = ""
+    seq: int = 0
+
+
+def to_ms(moment: datetime) -> int:
+    """Milliseconds since 1970."""
+    return (moment - _EPOCH) // _MILLISECOND
+
+
+def from_ms(moment_ms: int) -> datetime:
+    """The aware datetime of `to_ms`."""
+    return _EPOCH + timedelta(milliseconds=moment_ms)
+
+
+class Batch(msgspec.Struct, kw_only=True):
+    """Transitions that are about to be written together, as columns.
+
+    Every column but `messages` is one value for all of them, or a list of the same length.
+    """
+
+    messages: list[str]
+    left: State | None | list[State]
+    entered: State
+    at: datetime
+    dwell_ms: int | None | list[int] = None
+    attempt: int | list[int] = 0
+    reason: str | None | list[str | None] = None
+    who: str | None = None
+    name: str | None | list[str] = None
+
+    def __post_init__(self) -> None:
+        for left in set(self.left) if isinstance(self.left, list) else (self.left,):
+            check_move(left, self.entered)
+        for column in (self.left, self.dwell_ms, self.attempt, self.reason, self.name):
+            if isinstance(column, list) and len(column) != len(self.messages):
+                raise ValueError(f"a column of {len(column)} values for {len(self.messages)} messages")
+
+    def entries(self) -> Iterator[tuple[int, bytes]]:
+        """The packed entries, each with its number of transitions."""
+        for start in range(0, len(self.messages), MAX_PER_ENTRY):
+            part = slice(start, start + MAX_PER_ENTRY)
+            messages = self.messages[part]
+            yield len(messages), _encoder.encode(
+                (
+                    _VERSION,
+                    messages,
+                    _cut(self.left, part),
+                    self.entered,
+                    to_ms(self.at),
+                    _cut(self.dwell_ms, part),
+                    _cut(self.attempt, part),
+                    _cut(self.reason, part),
+                    self.who,
+                    _cut(self.name, part),
+                )
+            )
+
+
+def _cut(column: Any, part: slice) -> Any:
+    """The part of a column, folded to one value where all of them are the same."""
+    if not isinstance(column, list):
+        return column
+    values = column[part]
+    first = values[0]
+    return first if values.count(first) == len(values) else values
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder()
+
+
+def unpack(entry: bytes, *, queue: str, first_seq: int) -> list[Transition]:
+    """The transitions of one packed entry, in order; `DecodeError` when it is not one."""
+    try:
+        version, *columns = _decoder.decode(entry)
+        if version != _VERSION:
+            raise DecodeError(f"a transition entry of version {version!r}; this program reads {_VERSION}")
+        messages, left, entered, at_ms, dwell_ms, attempt, reason, who, name = columns
+        rows = zip(
+            messages,
+            *(_spread(column, len(messages)) for column in (left, dwell_ms, attempt, reason, name)),
+            strict=True,
+        )
+        entered, at = State(entered), from_ms(at_ms)
+        return [
+            Transition(
+                queue=queue,
+                seq=first_seq + place,
+                message=message,
+                left=None if was is None else State(was),
+                entered=entered,
+                at=at,
+                dwell=None if spent_ms is None else timedelta(milliseconds=spent_ms),
+                attempt=tries,
+                reason=why,
+                who=who,
+                name=called,
+            )
+            for place, (message, was, spent_ms, tries, why, called) in enumerate(rows)
+        ]
+    except (msgspec.DecodeError, ValueError, TypeError) as error:
+        raise DecodeError(f"entry {first_seq} of the trail of {queue!r} is not readable: {error}") from error
+
+
+def _spread(column: Any, length: int) -> Sequence[Any]:
+    return column if isinstance(column, list) else [column] * length
