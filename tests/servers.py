@@ -233,6 +233,7 @@ class PostgresServer(Server):
             "listen_addresses": "127.0.0.1",
             "port": str(self.port),
             "unix_socket_directories": "",
+            "dynamic_shared_memory_type": "mmap",  # in the data folder: nothing outlives a kill
         }
         options = (f"--{name}={value}" for name, value in settings.items())
         return (str(self._programs / "bin/postgres"), "-D", str(self._data), *options)

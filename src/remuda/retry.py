@@ -7,6 +7,7 @@ the data pipeline. Nothing here looks at a clock or a global random source.
 from __future__ import annotations
 
 import random
+from asyncio import CancelledError
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import TypeAlias
@@ -149,6 +150,15 @@ class Dead(msgspec.Struct, frozen=True):
     reason: Reason
 
 
+def final_reason(error: BaseException | None) -> Reason | None:
+    """The reason of an error after which no policy is asked; None for every other error."""
+    if isinstance(error, UnrecoverableError):
+        return Reason.UNRECOVERABLE
+    if error is None or isinstance(error, Exception | CancelledError):
+        return None
+    return Reason.PANIC
+
+
 def decide(
     policy: RetryPolicy | RetryCallable,
     *,
@@ -164,10 +174,9 @@ def decide(
     `UnrecoverableError` beats every policy. `asked_delay` (a nack with a delay of the handler's
     choosing) replaces the policy's delay, not its limits.
     """
-    if isinstance(error, UnrecoverableError):
-        return Dead(Reason.UNRECOVERABLE)
-    if error is not None and not isinstance(error, Exception):
-        return Dead(Reason.PANIC)
+    final = final_reason(error)
+    if final is not None:
+        return Dead(final)
     if not isinstance(policy, _Policy):
         chosen = policy(attempts, error)
         if chosen is None:

@@ -6,8 +6,9 @@ same step. Times are aware datetimes on the store's own clock (`Store.now`).
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
@@ -98,6 +99,29 @@ class TrailPage(msgspec.Struct, frozen=True):
     next_offset: int
 
 
+class Wakeup:
+    """An early word that there may be work. What was announced before `wait` was called is not missed."""
+
+    def __init__(self, on_close: Callable[[Wakeup], None]) -> None:
+        self._event = asyncio.Event()
+        self._on_close = on_close
+
+    def announce(self) -> None:
+        self._event.set()
+
+    async def wait(self, timeout: timedelta) -> bool:
+        """Return when something was announced (True), or after `timeout` (False)."""
+        try:
+            await asyncio.wait_for(self._event.wait(), timeout.total_seconds())
+        except TimeoutError:
+            return False
+        self._event.clear()
+        return True
+
+    def close(self) -> None:
+        self._on_close(self)
+
+
 class Store(ABC):
     """One place where messages live."""
 
@@ -163,8 +187,8 @@ class Store(ABC):
         """Put back what a dead worker holds: lease over, or (without one) acquired `timeout` ago. The ids."""
 
     @abstractmethod
-    async def wait(self, queue: str, timeout: timedelta) -> None:
-        """Return when a job may have been added, or after `timeout`."""
+    def watch(self, queue: str) -> Wakeup:
+        """From now on be told when a job may have become due. Close it when it is not needed any more."""
 
     # -- dead letters
 

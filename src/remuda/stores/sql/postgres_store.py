@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection, text
@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from remuda.clock import Clock
 from remuda.errors import StoreError
-from remuda.stores.contract import Capabilities
+from remuda.stores.contract import Capabilities, Wakeup
 from remuda.stores.sql import migrations
 from remuda.stores.sql.drivers import load_driver
 from remuda.stores.sql.engine import make_engine, run_on_engine
@@ -160,11 +160,10 @@ class PostgresStore(SqlStore):
             # Only the early wake-up is lost; workers poll.
             log.debug("notification not sent", extra={"action": "notify_failed", "error": str(error)})
 
-    async def wait(self, queue: str, timeout: timedelta) -> None:
-        await self._ready()
+    def watch(self, queue: str) -> Wakeup:
         if self._listener is None or self._listener.done():
-            self._listener = asyncio.create_task(self._listen())
-        await super().wait(queue, timeout)
+            self._listener = asyncio.get_running_loop().create_task(self._listen())
+        return super().watch(queue)
 
     async def _listen(self) -> None:
         """Keep one connection listening; while it is down, workers poll."""
@@ -177,7 +176,7 @@ class PostgresStore(SqlStore):
                 lost = asyncio.Event()
                 connection.add_termination_listener(lambda _connection, lost=lost: lost.set())
                 await connection.add_listener(CHANNEL, self._heard)
-                for queue in list(self._wakers):  # what was said before we listened
+                for queue in list(self._wakeups):  # what was said before we listened
                     super()._announce(queue)
                 await lost.wait()
             except Exception as error:

@@ -17,7 +17,7 @@ from sqlalchemy.pool import NullPool, StaticPool
 
 from remuda.clock import Clock
 from remuda.errors import StoreError, StoreUnavailableError
-from remuda.stores.contract import Capabilities
+from remuda.stores.contract import Capabilities, Wakeup
 from remuda.stores.sql import migrations
 from remuda.stores.sql.sqlite_dialect import SqliteDialect
 from remuda.stores.sql.steps import Query, Raw, Rows, Steps
@@ -131,25 +131,23 @@ class SqliteStore(SqlStore):
 
     # -- waking
 
-    async def wait(self, queue: str, timeout: timedelta) -> None:
-        await self._ready()
-        if self._reader is not None and (self._watch is None or self._watch.done()):
-            self._watch = asyncio.create_task(self._watch_commits())
-        await super().wait(queue, timeout)
+    def watch(self, queue: str) -> Wakeup:
+        if not self._in_memory and (self._watch is None or self._watch.done()):
+            self._watch = asyncio.get_running_loop().create_task(self._watch_commits())
+        return super().watch(queue)
 
     async def _watch_commits(self) -> None:
-        """While anyone waits, look whether another connection has committed."""
+        """While anyone watches, look whether another connection has committed."""
+        await self._ready()
         loop = asyncio.get_running_loop()
         seen: int | None = None
-        while True:
-            await asyncio.sleep(WATCH_INTERVAL.total_seconds())
-            if self._reader is None or not any(self._wakers.values()):
-                return
+        while self._reader is not None and any(self._wakeups.values()):
             version = await loop.run_in_executor(self._reader, self._data_version)
             if version != seen and seen is not None:
-                for queue in list(self._wakers):
+                for queue in list(self._wakeups):
                     self._announce(queue)
             seen = version
+            await asyncio.sleep(WATCH_INTERVAL.total_seconds())
 
 
 class _Handle(NamedTuple):

@@ -24,6 +24,7 @@ from remuda.stores.contract import (
     Settlement,
     Store,
     TrailPage,
+    Wakeup,
 )
 from remuda.stores.sql import dead_letters, inspection, operations, trail, upkeep
 from remuda.stores.sql.dialect import Dialect
@@ -49,7 +50,7 @@ class SqlStore(Store):
         self._capabilities: Capabilities | None = None
         self._opening = asyncio.Lock()
         self._closed = False
-        self._wakers: dict[str, set[asyncio.Event]] = {}
+        self._wakeups: dict[str, set[Wakeup]] = {}
 
     # -- what a subclass provides
 
@@ -78,8 +79,8 @@ class SqlStore(Store):
 
     def _announce(self, queue: str) -> None:
         """Wake the workers of this process; subclasses also tell other processes."""
-        for waker in self._wakers.get(queue, ()):
-            waker.set()
+        for wakeup in self._wakeups.get(queue, ()):
+            wakeup.announce()
 
     def _steps_in_caller(self, queue: str) -> Steps[None]:
         """What to add to the caller's transaction so that workers wake when it commits."""
@@ -235,16 +236,10 @@ class SqlStore(Store):
             self._announce(queue)
         return recovered
 
-    async def wait(self, queue: str, timeout: timedelta) -> None:
-        await self._ready()
-        waker = asyncio.Event()
-        self._wakers.setdefault(queue, set()).add(waker)
-        try:
-            await asyncio.wait_for(waker.wait(), timeout.total_seconds())
-        except TimeoutError:
-            pass
-        finally:
-            self._wakers[queue].discard(waker)
+    def watch(self, queue: str) -> Wakeup:
+        wakeup = Wakeup(lambda closed: self._wakeups[queue].discard(closed))
+        self._wakeups.setdefault(queue, set()).add(wakeup)
+        return wakeup
 
     # -- dead letters
 

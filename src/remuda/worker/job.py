@@ -1,0 +1,98 @@
+"""Job: what a handler gets, and what it may say about it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from remuda.errors import ConfigurationError
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What a handler said by hand: `ack`, `nack` or `reject`."""
+
+    word: str
+    delay: timedelta | None = None
+    message: str | None = None
+
+
+ACK = Verdict("ack")
+
+
+class Job:
+    """A job in a handler's hands.
+
+    attempt     which run of the handler this is, from 1
+    deliveries  how often the job was handed to a worker, this time included
+    """
+
+    __slots__ = (
+        "_verdict",
+        "attempt",
+        "created_at",
+        "deliveries",
+        "expires_at",
+        "headers",
+        "id",
+        "name",
+        "payload",
+        "priority",
+        "queue",
+        "worker",
+    )
+
+    def __init__(
+        self,
+        *,
+        id: str,  # noqa: A002 - the word of the API
+        name: str,
+        payload: Any,
+        headers: dict[str, Any],
+        queue: str,
+        attempt: int,
+        deliveries: int,
+        priority: int,
+        created_at: datetime,
+        expires_at: datetime | None,
+        worker: str,
+    ) -> None:
+        self.id = id
+        self.name = name
+        self.payload = payload
+        self.headers = headers
+        self.queue = queue
+        self.attempt = attempt
+        self.deliveries = deliveries
+        self.priority = priority
+        self.created_at = created_at
+        self.expires_at = expires_at
+        self.worker = worker
+        self._verdict: Verdict | None = None
+
+    def __repr__(self) -> str:
+        return f"<Job {self.name!r} {self.id} attempt {self.attempt} of queue {self.queue!r}>"
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What was said by hand, or None. The first word counts."""
+        return self._verdict
+
+    def ack(self) -> None:
+        """It is done, whatever the handler does from here on."""
+        self._say(ACK)
+
+    def nack(self, *, delay: timedelta | None = None) -> None:
+        """It failed: another attempt if the retry policy allows one, after `delay` if given."""
+        if delay is not None and delay < timedelta(0):
+            raise ConfigurationError(f"the delay of a nack must not be negative, not {delay}")
+        self._say(Verdict("nack", delay=delay))
+
+    def reject(self, message: str | None = None) -> None:
+        """It can never succeed: a dead letter, `rejected`, with `message` as its error text."""
+        self._say(Verdict("reject", message=message))
+
+    def _say(self, verdict: Verdict) -> None:
+        if self._verdict is None:
+            self._verdict = verdict

@@ -1,0 +1,249 @@
+"""The runner: one delivery, or one batch of them, from its bytes to its outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from typing import Any
+
+from remuda.codec import CONTENT_TYPE, decode_headers, decode_payload
+from remuda.errors import DecodeError, HandlerTimeoutError
+from remuda.lifecycle import Reason
+from remuda.queue import Queue
+from remuda.stores.contract import Delivery
+from remuda.worker.handlers import Handler, Handlers, Middleware
+from remuda.worker.job import ACK, Job
+from remuda.worker.options import AckPolicy, WorkerOptions
+from remuda.worker.outcomes import settle_run, undecodable, unheard
+from remuda.worker.settler import Settler
+
+log = logging.getLogger("remuda.worker")
+
+
+class Runner:
+    """Runs handlers. Whatever a handler does, the result is an outcome; only a cancellation passes through."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        who: str,
+        options: WorkerOptions,
+        handlers: Handlers,
+        middlewares: Sequence[Middleware],
+        settler: Settler,
+        executor: ThreadPoolExecutor,
+        rng: random.Random,
+    ) -> None:
+        self._queue = queue.name
+        self._now = queue.store.now
+        self._who = who
+        self._options = options
+        self._handlers = handlers
+        self._middlewares = tuple(middlewares)
+        self._settler = settler
+        self._executor = executor
+        self._rng = rng
+
+    async def run_one(self, delivery: Delivery) -> None:
+        """From a delivery to an outcome in the settler's hands."""
+        job = self._open(delivery)
+        if job is None:
+            return
+        handler = self._handlers.find(delivery.name)
+        started_at = self._now()
+        if handler is None:
+            self._settle(delivery, job, started_at, self._handlers.missing(delivery.name))
+            return
+        try:
+            arguments = (job,) if handler.arguments is None else handler.arguments(job)
+        except DecodeError as error:
+            self._settler.put(undecodable(delivery, error))
+            return
+        if self._options.ack_policy is AckPolicy.ACK_FIRST and not await self._ack_first(delivery, started_at):
+            return
+        error = await self._outcome_of(handler, job, arguments)
+        if self._options.ack_policy is AckPolicy.ACK_FIRST:
+            self._note_error(job, error)
+        else:
+            self._settle(delivery, job, started_at, error)
+
+    async def run_batch(self, handler: Handler, deliveries: list[Delivery]) -> None:
+        """A batch handler with all that can be read; each delivery gets an outcome of its own."""
+        opened = [(each, job) for each in deliveries if (job := self._open(each)) is not None]
+        started_at = self._now()
+        if self._options.ack_policy is AckPolicy.ACK_FIRST:
+            acked = await asyncio.gather(*(self._ack_first(each, started_at) for each, _ in opened))
+            opened = [pair for pair, held in zip(opened, acked, strict=True) if held]
+        if not opened:
+            return
+        jobs = [job for _, job in opened]
+        error = await self._outcome_of(handler, None, (jobs,))
+        for delivery, job in opened:
+            if self._options.ack_policy is AckPolicy.ACK_FIRST:
+                self._note_error(job, error)
+            else:
+                self._settle(delivery, job, started_at, error)
+
+    def _open(self, delivery: Delivery) -> Job | None:
+        """The job of a delivery; None when it has met its end unheard."""
+        ended = unheard(
+            delivery,
+            now=self._now(),
+            max_deliveries=self._options.max_deliveries,
+            max_payload_bytes=self._options.max_payload_bytes,
+        )
+        if ended is not None:
+            log.warning(
+                "job %s (%s) is a dead letter: %s",
+                delivery.id,
+                delivery.name,
+                ended.reason,
+                extra={"action": "dead_unheard", "job": delivery.id, "reason": ended.reason},
+            )
+            self._settler.put(ended)
+            return None
+        try:
+            headers = decode_headers(delivery.headers) if delivery.headers is not None else {}
+        except DecodeError as error:
+            self._settler.put(undecodable(delivery, error, Reason.MALFORMED))
+            return None
+        try:
+            payload = decode_payload(delivery.payload, headers.get(CONTENT_TYPE), foreign=delivery.foreign)
+        except DecodeError as error:
+            self._settler.put(undecodable(delivery, error))
+            return None
+        return Job(
+            id=delivery.id,
+            name=delivery.name,
+            payload=payload,
+            headers=headers,
+            queue=self._queue,
+            attempt=delivery.attempts + 1,
+            deliveries=delivery.deliveries,
+            priority=delivery.priority,
+            created_at=delivery.created_at,
+            expires_at=delivery.expires_at,
+            worker=self._who,
+        )
+
+    async def _ack_first(self, delivery: Delivery, started_at: datetime) -> bool:
+        settlement = settle_run(
+            delivery,
+            started_at=started_at,
+            verdict=ACK,
+            error=None,
+            ack_policy=AckPolicy.ACK_FIRST,
+            retry=self._options.retry,
+            now=started_at,
+            rng=self._rng,
+            keep=self._options.archive_completed,
+        )
+        return await self._settler.written(settlement)
+
+    def _settle(self, delivery: Delivery, job: Job, started_at: datetime, error: BaseException | None) -> None:
+        if error is not None:
+            self._note_error(job, error)
+        try:
+            settlement = settle_run(
+                delivery,
+                started_at=started_at,
+                verdict=job.verdict,
+                error=error,
+                ack_policy=self._options.ack_policy,
+                retry=self._options.retry,
+                now=started_at if error is None and job.verdict is None else self._now(),
+                rng=self._rng,
+                keep=self._options.archive_completed,
+            )
+        except Exception as broken:  # noqa: BLE001 - a retry callable of the user's, or a damaged override
+            log.exception("the retry policy failed", extra={"action": "retry_policy_failed", "job": job.id})
+            settlement = undecodable(delivery, broken, Reason.RETRIES_EXHAUSTED)
+            settlement.started_at = started_at
+        self._settler.put(settlement)
+
+    def _note_error(self, job: Job, error: BaseException | None) -> None:
+        if error is not None:
+            log.warning(
+                "job %s (%s) failed in attempt %d: %s: %s",
+                job.id,
+                job.name,
+                job.attempt,
+                type(error).__name__,
+                error,
+                extra={"action": "handler_failed", "job": job.id, "job_name": job.name},
+            )
+
+    async def _outcome_of(
+        self, handler: Handler, job: Job | None, arguments: tuple[Any, ...]
+    ) -> BaseException | None:
+        """Run it; what it raised, or None. Our own cancellation passes through."""
+        timeout = handler.timeout or self._options.handler_timeout
+        try:
+            if handler.is_async and timeout is None and not self._middlewares:
+                await handler.function(*arguments)
+            else:
+                await self._call(handler, job, arguments, timeout)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return error  # the handler's own doing
+        except BaseException as error:  # noqa: BLE001 - even SystemExit is this job's outcome, not the worker's end
+            return error
+        return None
+
+    async def _call(
+        self, handler: Handler, job: Job | None, arguments: tuple[Any, ...], timeout: timedelta | None
+    ) -> None:
+        if handler.is_async:
+            call: Callable[[], Awaitable[None]] = lambda: handler.function(*arguments)  # noqa: E731
+        else:
+            call = lambda: self._in_thread(handler, arguments, timeout)  # noqa: E731
+        if job is not None:
+            for middleware in reversed(self._middlewares):
+                call = _wrapped(middleware, job, call)
+        if timeout is None or not handler.is_async:
+            await call()
+            return
+        try:
+            async with asyncio.timeout(timeout.total_seconds()) as limit:
+                await call()
+        except TimeoutError:
+            if limit.expired():
+                raise HandlerTimeoutError(f"the handler ran longer than {timeout}") from None
+            raise
+
+    async def _in_thread(
+        self, handler: Handler, arguments: tuple[Any, ...], timeout: timedelta | None
+    ) -> None:
+        """A plain function. A thread cannot be stopped: past its time-out it counts as failed when it returns."""
+        loop = asyncio.get_running_loop()
+        context = contextvars.copy_context()
+        started = loop.time()
+        error = await loop.run_in_executor(
+            self._executor, context.run, _error_of, handler.function, arguments
+        )
+        if error is not None:
+            raise error
+        if timeout is not None and loop.time() - started > timeout.total_seconds():
+            raise HandlerTimeoutError(f"the handler ran longer than {timeout}")
+
+
+def _wrapped(
+    middleware: Middleware, job: Job, inner: Callable[[], Awaitable[None]]
+) -> Callable[[], Awaitable[None]]:
+    return lambda: middleware(job, inner)
+
+
+def _error_of(function: Callable[..., Any], arguments: tuple[Any, ...]) -> BaseException | None:
+    """Run a plain function; its error as a value, for not every exception can cross a future."""
+    try:
+        function(*arguments)
+    except BaseException as error:  # noqa: BLE001 - it is the outcome
+        return error
+    return None

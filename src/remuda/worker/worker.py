@@ -1,0 +1,168 @@
+"""Worker: fetches, runs, settles, keeps leases, recovers what dead workers left."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from remuda.backoff import Backoff
+from remuda.errors import ConfigurationError, StoreUnavailableError
+from remuda.identity import make_identity
+from remuda.queue import Queue
+from remuda.retry import DEFAULT_RETRY, RetryCallable, RetryPolicy
+from remuda.worker.handlers import AnyHandler, Handlers, Middleware
+from remuda.worker.options import AckPolicy, Retention, WorkerOptions
+from remuda.worker.shift import Counts, Shift
+from remuda.worker.signals import stopped_by_signals
+
+log = logging.getLogger("remuda.worker")
+
+F = TypeVar("F", bound=AnyHandler)
+
+class Worker:
+    """Runs the jobs of one queue.
+
+    >>> worker = Worker(queue, concurrency=100, max_deliveries=5)
+    >>> @worker.handler("welcome")
+    ... async def welcome(job: Job) -> None: ...
+    >>> await worker.run()
+
+    The options are those of `WorkerOptions`. A handler is a coroutine function, or a plain function,
+    which then runs in a thread.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        *,
+        concurrency: int = 10,
+        fetch_batch_size: int = 250,
+        overfetch_factor: float = 1.5,
+        min_fetch_interval: timedelta = timedelta(0),
+        max_fetch_interval: timedelta = timedelta(seconds=1),
+        flush_interval: timedelta = timedelta(milliseconds=10),
+        release_stuck_timeout: timedelta = timedelta(seconds=60),
+        release_stuck_interval: timedelta = timedelta(seconds=10),
+        graceful_timeout: timedelta = timedelta(seconds=15),
+        max_deliveries: int | None = None,
+        ack_policy: AckPolicy | str = AckPolicy.NACK_ON_ERROR,
+        retry: RetryPolicy | RetryCallable = DEFAULT_RETRY,
+        handler_timeout: timedelta | None = None,
+        max_payload_bytes: int = 16 * 1024 * 1024,
+        archive_completed: bool = True,
+        retention: Retention = Retention(),  # noqa: B008 - frozen
+        rng: random.Random | None = None,
+    ) -> None:
+        self.queue = queue
+        self.options = WorkerOptions(
+            concurrency=concurrency,
+            fetch_batch_size=fetch_batch_size,
+            overfetch_factor=overfetch_factor,
+            min_fetch_interval=min_fetch_interval,
+            max_fetch_interval=max_fetch_interval,
+            flush_interval=flush_interval,
+            release_stuck_timeout=release_stuck_timeout,
+            release_stuck_interval=release_stuck_interval,
+            graceful_timeout=graceful_timeout,
+            max_deliveries=max_deliveries,
+            ack_policy=AckPolicy(ack_policy),
+            retry=retry,
+            handler_timeout=handler_timeout,
+            max_payload_bytes=max_payload_bytes,
+            archive_completed=archive_completed,
+            retention=retention,
+        )
+        self.who = make_identity("worker")
+        self.counts = Counts()
+        self.handlers = Handlers()
+        self.middlewares: list[Middleware] = []
+        self.rng = rng or random.Random()
+        self._shift: Shift | None = None
+
+    def __repr__(self) -> str:
+        return f"Worker({self.queue!r}, handlers={self.handlers.names})"
+
+    # -- registering
+
+    def handler(
+        self, name: str | None = None, *, timeout: timedelta | None = None
+    ) -> Callable[[F], F]:
+        """Run the decorated function for jobs of this name; without a name, for all that have no other.
+
+        Its parameters are filled by what they are: a `Job`; the payload (named `payload`, or with a
+        type, to which it is converted and checked by msgspec or pydantic); or something `provide`d.
+        """
+
+        def register(function: F) -> F:
+            self.handlers.register(name, function, timeout=timeout)
+            return function
+
+        return register
+
+    def batch_handler(
+        self, name: str, *, max_size: int = 100, timeout: timedelta | None = None
+    ) -> Callable[[F], F]:
+        """Run the decorated function with a list of jobs: those of this name that were fetched together.
+
+        Each job may be acked, nacked or rejected by hand; what the function raises counts for the rest.
+        """
+
+        def register(function: F) -> F:
+            self.handlers.register(name, function, timeout=timeout, batch=max_size)
+            return function
+
+        return register
+
+    def middleware(self, function: Middleware) -> Middleware:
+        """Wrap every single-job handler: `async def around(job, call_next): … await call_next() …`."""
+        self.middlewares.append(function)
+        return function
+
+    def provide(self, kind: type[Any], value: Any) -> None:
+        """Give `value` to every handler parameter annotated with `kind`. Call it before registering."""
+        self.handlers.provide(kind, value)
+
+    # -- running
+
+    async def run(self, *, until_empty: bool = False, signals: bool = True) -> None:
+        """Work until stopped: by `stop`, or (with `signals`) by SIGTERM or SIGINT.
+
+        The first signal drains: running handlers finish, what was not started goes back uncounted.
+        The second ends at once. With `until_empty` it also ends when nothing is due and nothing runs.
+        """
+        if self._shift is not None:
+            raise ConfigurationError("this worker is running already")
+        if not self.handlers:
+            raise ConfigurationError("this worker has no handlers; register one with @worker.handler(name)")
+        await self._open_patiently()
+        self._shift = Shift(self, until_empty=until_empty)
+        try:
+            with stopped_by_signals(self.stop) if signals else contextlib.nullcontext():
+                await self._shift.run()
+        finally:
+            self._shift = None
+
+    async def _open_patiently(self) -> None:
+        backoff = Backoff("the store cannot be opened", log)
+        while True:
+            try:
+                await self.queue.open()
+            except StoreUnavailableError as error:
+                await backoff.wait(error)
+            else:
+                backoff.over()
+                return
+
+    def stop(self) -> None:
+        """Begin to drain; a second call ends at once. Safe to call from a signal handler of the loop."""
+        if self._shift is not None:
+            self._shift.stop()
+
+    async def step(self) -> int:
+        """Fetch one batch, run it and settle it, here and now; how many jobs that was. For tests."""
+        await self.queue.open()
+        return await Shift(self, until_empty=True).one_round()
