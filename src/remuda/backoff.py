@@ -1,4 +1,4 @@
-"""Waiting for a store to come back: longer each time, with one line in the log when it goes and one when it is back."""
+"""Waiting for a store to come back: longer each time, one log line when it goes and one when it is back."""
 
 from __future__ import annotations
 

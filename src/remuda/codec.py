@@ -100,7 +100,7 @@ def encode_headers(headers: Headers, *, name: str) -> str:
         raise EncodeError(f"the headers of job {name!r} cannot be encoded: {error}") from error
     if len(encoded) > MAX_HEADERS_BYTES:
         raise OversizeError(
-            f"the headers of job {name!r} have {len(encoded):,} bytes; at most {MAX_HEADERS_BYTES:,} are taken"
+            f"the headers of job {name!r} have {len(encoded):,} bytes; at most {MAX_HEADERS_BYTES:,} fit"
         )
     return encoded
 
@@ -122,7 +122,8 @@ def decode_headers(encoded: str | bytes | None) -> dict[str, Any]:
 
 def check_name(value: str, what: str, error: type[InvalidJobError | ConfigurationError]) -> str:
     """`value` if every store can hold it as a name; otherwise an `error` that says why not."""
-    if not isinstance(value, str) or not value:
+    checked: object = value  # callers need not be typed
+    if not isinstance(checked, str) or not checked:
         raise error(f"{what} must be a non-empty string, not {value!r}")
     try:
         length = len(value.encode())
@@ -131,7 +132,5 @@ def check_name(value: str, what: str, error: type[InvalidJobError | Configuratio
     if length > MAX_NAME_BYTES:
         raise error(f"{what} has {length} bytes; at most {MAX_NAME_BYTES} are taken: {value[:40]!r}…")
     if value != value.strip() or not value.isprintable():
-        raise error(
-            f"{what} must not begin or end with a blank, nor hold control characters: {value!r}"
-        )
+        raise error(f"{what} must not begin or end with a blank, nor hold control characters: {value!r}")
     return value

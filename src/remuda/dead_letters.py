@@ -29,7 +29,9 @@ def make_filter(
         wanted = None if reason is None else Reason(reason)
     except ValueError:
         known = ", ".join(each.value for each in Reason)
-        raise ConfigurationError(f"no dead letter has the reason {reason!r}; the reasons are {known}") from None
+        raise ConfigurationError(
+            f"no dead letter has the reason {reason!r}; the reasons are {known}"
+        ) from None
     for what, moment in (("since", since), ("until", until)):
         if moment is not None and moment.utcoffset() is None:
             raise ConfigurationError(f"{what} has no time zone: {moment!r}")

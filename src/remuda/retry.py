@@ -100,7 +100,7 @@ class Linear(_Policy, frozen=True, kw_only=True, tag="linear"):
 class Exponential(_Policy, frozen=True, kw_only=True, tag="exponential"):
     """`initial`, then `multiplier` times as long each time.
 
-    >>> policy = Exponential(initial=timedelta(seconds=2), cap=timedelta(hours=1), jitter=0.5, max_attempts=12)
+    >>> policy = Exponential(initial=timedelta(seconds=2), cap=timedelta(hours=1), jitter=0.5)
     """
 
     initial: timedelta = timedelta(seconds=1)
@@ -203,6 +203,7 @@ def pack_policy(policy: RetryPolicy) -> bytes:
 def unpack_policy(packed: bytes) -> RetryPolicy:
     """The override that `pack_policy` wrote; `DecodeError` for anything else."""
     try:
-        return _decoder.decode(packed)
+        policy: RetryPolicy = _decoder.decode(packed)
+        return policy
     except (msgspec.DecodeError, ConfigurationError) as error:
         raise DecodeError(f"the stored retry override is not readable: {error}") from error

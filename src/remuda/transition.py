@@ -64,14 +64,14 @@ class Batch(msgspec.Struct, kw_only=True):
     """
 
     messages: list[str]
-    left: State | None | list[State]
+    left: State | list[State] | None
     entered: State
     at: datetime
-    dwell_ms: int | None | list[int] = None
+    dwell_ms: int | list[int] | None = None
     attempt: int | list[int] = 0
-    reason: str | None | list[str | None] = None
+    reason: str | list[str | None] | None = None
     who: str | None = None
-    name: str | None | list[str] = None
+    name: str | list[str] | None = None
 
     def __post_init__(self) -> None:
         for left in set(self.left) if isinstance(self.left, list) else (self.left,):
@@ -85,19 +85,22 @@ class Batch(msgspec.Struct, kw_only=True):
         for start in range(0, len(self.messages), MAX_PER_ENTRY):
             part = slice(start, start + MAX_PER_ENTRY)
             messages = self.messages[part]
-            yield len(messages), _encoder.encode(
-                (
-                    _VERSION,
-                    messages,
-                    _cut(self.left, part),
-                    self.entered,
-                    to_ms(self.at),
-                    _cut(self.dwell_ms, part),
-                    _cut(self.attempt, part),
-                    _cut(self.reason, part),
-                    self.who,
-                    _cut(self.name, part),
-                )
+            yield (
+                len(messages),
+                _encoder.encode(
+                    (
+                        _VERSION,
+                        messages,
+                        _cut(self.left, part),
+                        self.entered,
+                        to_ms(self.at),
+                        _cut(self.dwell_ms, part),
+                        _cut(self.attempt, part),
+                        _cut(self.reason, part),
+                        self.who,
+                        _cut(self.name, part),
+                    )
+                ),
             )
 
 

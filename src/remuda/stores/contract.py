@@ -171,15 +171,11 @@ class Store(ABC):
         """Write outcomes; gives back those whose lease was lost, which changed nothing."""
 
     @abstractmethod
-    async def extend(
-        self, queue: str, deliveries: Sequence[Delivery], *, lease: timedelta
-    ) -> list[Delivery]:
+    async def extend(self, queue: str, deliveries: Sequence[Delivery], *, lease: timedelta) -> list[Delivery]:
         """Renew the leases; gives back the deliveries whose lease was lost."""
 
     @abstractmethod
-    async def release(
-        self, queue: str, deliveries: Sequence[Delivery], *, who: str, counted: bool
-    ) -> None:
+    async def release(self, queue: str, deliveries: Sequence[Delivery], *, who: str, counted: bool) -> None:
         """Put deliveries back as PENDING; unless `counted`, as if they had never been delivered."""
 
     @abstractmethod
@@ -209,9 +205,7 @@ class Store(ABC):
         """Newest first, or oldest first (the order of a replay); from the one with cursor `after` on."""
 
     @abstractmethod
-    async def replay_dead(
-        self, queue: str, which: DeadLetterFilter, *, limit: int, who: str
-    ) -> Replayed:
+    async def replay_dead(self, queue: str, which: DeadLetterFilter, *, limit: int, who: str) -> Replayed:
         """Move dead letters, oldest first, back to PENDING with attempts and deliveries at nought."""
 
     @abstractmethod
@@ -233,9 +227,7 @@ class Store(ABC):
         """One job, live or ended."""
 
     @abstractmethod
-    async def jobs(
-        self, queue: str, *, state: State | None, name: str | None, limit: int
-    ) -> list[JobRecord]:
+    async def jobs(self, queue: str, *, state: State | None, name: str | None, limit: int) -> list[JobRecord]:
         """Jobs in the order in which they would run; ended ones newest first."""
 
     @abstractmethod

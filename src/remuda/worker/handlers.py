@@ -50,7 +50,9 @@ class Handlers:
     ) -> None:
         """Handle jobs of one name, or (None) of every name that has no handler of its own."""
         if name is not None and name in self._by_name:
-            raise ConfigurationError(f"there is a handler for {name!r} already: {self._by_name[name].function}")
+            raise ConfigurationError(
+                f"there is a handler for {name!r} already: {self._by_name[name].function}"
+            )
         if name is None and self._fallback is not None:
             raise ConfigurationError(f"there is a handler for all names already: {self._fallback.function}")
         if timeout is not None and timeout <= timedelta(0):
@@ -61,7 +63,7 @@ class Handlers:
         handler = Handler(
             function=function,
             is_async=inspect.iscoroutinefunction(call)
-            or inspect.iscoroutinefunction(getattr(call, "__call__", None)),
+            or inspect.iscoroutinefunction(getattr(type(call), "__call__", None)),  # noqa: B004
             arguments=None if batch else self._arguments_of(function),
             timeout=timeout,
             batch=batch,
@@ -103,8 +105,8 @@ class Handlers:
         if name == "payload" or kind not in _PLAIN:
             return payload_reader(kind)
         raise ConfigurationError(
-            f"the parameter {name!r} of {getattr(function, '__qualname__', function)} is neither a Job, nor the "
-            "payload (call it `payload` or give it a type), nor of a type that was provided"
+            f"the parameter {name!r} of {getattr(function, '__qualname__', function)} is neither a Job, "
+            "nor the payload (call it `payload` or give it a type), nor of a type that was provided"
         )
 
 

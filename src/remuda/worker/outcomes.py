@@ -73,9 +73,7 @@ def _dead_unheard(delivery: Delivery, reason: Reason, message: str) -> Settlemen
 
 def undecodable(delivery: Delivery, error: Exception, reason: Reason = Reason.DECODE_FAIL) -> Settlement:
     """The end of a delivery that cannot be read; no attempt is counted."""
-    return Settlement(
-        delivery=delivery, state=State.FAILED, reason=reason.value, failure=describe(error)
-    )
+    return Settlement(delivery=delivery, state=State.FAILED, reason=reason.value, failure=describe(error))
 
 
 def settle_run(

@@ -26,7 +26,7 @@ log = logging.getLogger("remuda.worker")
 
 
 class Runner:
-    """Runs handlers. Whatever a handler does, the result is an outcome; only a cancellation passes through."""
+    """Runs handlers. Whatever one does, the result is an outcome; only a cancellation passes through."""
 
     def __init__(
         self,
@@ -61,10 +61,12 @@ class Runner:
             return
         try:
             arguments = (job,) if handler.arguments is None else handler.arguments(job)
-        except DecodeError as error:
-            self._settler.put(undecodable(delivery, error))
+        except DecodeError as unfit:
+            self._settler.put(undecodable(delivery, unfit))
             return
-        if self._options.ack_policy is AckPolicy.ACK_FIRST and not await self._ack_first(delivery, started_at):
+        if self._options.ack_policy is AckPolicy.ACK_FIRST and not await self._ack_first(
+            delivery, started_at
+        ):
             return
         error = await self._outcome_of(handler, job, arguments)
         if self._options.ack_policy is AckPolicy.ACK_FIRST:
@@ -145,7 +147,9 @@ class Runner:
         )
         return await self._settler.written(settlement)
 
-    def _settle(self, delivery: Delivery, job: Job, started_at: datetime, error: BaseException | None) -> None:
+    def _settle(
+        self, delivery: Delivery, job: Job, started_at: datetime, error: BaseException | None
+    ) -> None:
         if error is not None:
             self._note_error(job, error)
         try:
@@ -160,7 +164,7 @@ class Runner:
                 rng=self._rng,
                 keep=self._options.archive_completed,
             )
-        except Exception as broken:  # noqa: BLE001 - a retry callable of the user's, or a damaged override
+        except Exception as broken:
             log.exception("the retry policy failed", extra={"action": "retry_policy_failed", "job": job.id})
             settlement = undecodable(delivery, broken, Reason.RETRIES_EXHAUSTED)
             settlement.started_at = started_at
@@ -210,8 +214,9 @@ class Runner:
         if timeout is None or not handler.is_async:
             await call()
             return
+        limit = asyncio.timeout(timeout.total_seconds())
         try:
-            async with asyncio.timeout(timeout.total_seconds()) as limit:
+            async with limit:
                 await call()
         except TimeoutError:
             if limit.expired():
@@ -221,7 +226,7 @@ class Runner:
     async def _in_thread(
         self, handler: Handler, arguments: tuple[Any, ...], timeout: timedelta | None
     ) -> None:
-        """A plain function. A thread cannot be stopped: past its time-out it counts as failed when it returns."""
+        """A plain function. No thread can be stopped: past its time-out it has failed when it returns."""
         loop = asyncio.get_running_loop()
         context = contextvars.copy_context()
         started = loop.time()

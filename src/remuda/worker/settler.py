@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -64,10 +65,8 @@ class Settler:
         while True:
             await self._has_some.wait()
             if self._interval and not self.hurry and len(self._waiting) < self._batch_size:
-                try:
+                with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._has_batch.wait(), self._interval)
-                except TimeoutError:
-                    pass
             await self.flush()
 
     async def flush(self) -> None:
@@ -139,5 +138,3 @@ class Settler:
             exc_info=error,
         )
         self._tell([settlement], [settlement])
-
-

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -164,9 +163,7 @@ class Shift:
                 self._accept(deliveries)
                 if len(deliveries) == limit:
                     if options.min_fetch_interval:
-                        await self._unless_stopping(
-                            asyncio.sleep(options.min_fetch_interval.total_seconds())
-                        )
+                        await self._unless_stopping(asyncio.sleep(options.min_fetch_interval.total_seconds()))
                 elif self._until_empty:
                     if not deliveries and await self._all_done():
                         self._stopping.set()
@@ -409,8 +406,8 @@ class Shift:
         for task in runners:
             task.cancel()
         await asyncio.gather(reader, *runners, return_exceptions=True)
-        for task in (at_once, finished):
-            task.cancel()
+        at_once.cancel()
+        finished.cancel()
         settler, *others = upkeep
         await self._last_words(settler)
         # Cancelled in the middle of a handler: it may have had effects, so the delivery counts.
@@ -463,5 +460,3 @@ class Shift:
                 self._settler.unwritten,
                 extra={"action": "outcomes_unwritten"},
             )
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(0)

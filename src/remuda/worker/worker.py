@@ -23,6 +23,7 @@ log = logging.getLogger("remuda.worker")
 
 F = TypeVar("F", bound=AnyHandler)
 
+
 class Worker:
     """Runs the jobs of one queue.
 
@@ -88,9 +89,7 @@ class Worker:
 
     # -- registering
 
-    def handler(
-        self, name: str | None = None, *, timeout: timedelta | None = None
-    ) -> Callable[[F], F]:
+    def handler(self, name: str | None = None, *, timeout: timedelta | None = None) -> Callable[[F], F]:
         """Run the decorated function for jobs of this name; without a name, for all that have no other.
 
         Its parameters are filled by what they are: a `Job`; the payload (named `payload`, or with a

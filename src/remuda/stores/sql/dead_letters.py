@@ -22,7 +22,18 @@ UNKNOWN_REASON = "unknown"  # a foreign program archived it and said nothing
 _ENDED = archive.c
 
 # What a replayed row takes along; the rest starts afresh.
-_KEPT = ("id", "queue", "headers", "payload", "created_at", "job_id", "name", "priority", "retry", "unique_for_ms")
+_KEPT = (
+    "id",
+    "queue",
+    "headers",
+    "payload",
+    "created_at",
+    "job_id",
+    "name",
+    "priority",
+    "retry",
+    "unique_for_ms",
+)
 
 
 def _matching(queue: str, which: DeadLetterFilter) -> list[ColumnElement[bool]]:

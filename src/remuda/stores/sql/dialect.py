@@ -47,9 +47,7 @@ class Dialect(ABC):
         """Lock due jobs that nobody else has locked and mark them PROCESSING, in fetch order."""
 
     @abstractmethod
-    def finish(
-        self, settlements: Sequence[Settlement], *, now: datetime, who: str
-    ) -> Steps[set[int]]:
+    def finish(self, settlements: Sequence[Settlement], *, now: datetime, who: str) -> Steps[set[int]]:
         """Move COMPLETED and FAILED ones to the archive, if the lease still holds; the keys moved."""
 
     @abstractmethod
@@ -67,9 +65,7 @@ class Dialect(ABC):
         """Mark as PENDING, if the lease still holds; the keys marked."""
 
     @abstractmethod
-    def recover(
-        self, queue: str, *, now: datetime, timeout: timedelta, limit: int
-    ) -> Steps[list[Recovered]]:
+    def recover(self, queue: str, *, now: datetime, timeout: timedelta, limit: int) -> Steps[list[Recovered]]:
         """Mark as PENDING what has outlived its lease and nobody has locked."""
 
     @abstractmethod

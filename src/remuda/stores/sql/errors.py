@@ -14,7 +14,24 @@ _CONFLICT_CODES = {1213, 1205, 1020}
 # PostgreSQL classes: connection, resources, operator intervention, system.
 _OUTAGE_CLASSES = ("08", "53", "57", "58")
 # MySQL and MariaDB: too many connections, shutting down, killed, gone away, lost; read-only.
-_OUTAGE_CODES = {1040, 1053, 1077, 1079, 1080, 1152, 1184, 1290, 1836, 1927, 2002, 2003, 2006, 2013, 2055, 4031}
+_OUTAGE_CODES = {
+    1040,
+    1053,
+    1077,
+    1079,
+    1080,
+    1152,
+    1184,
+    1290,
+    1836,
+    1927,
+    2002,
+    2003,
+    2006,
+    2013,
+    2055,
+    4031,
+}
 
 
 def _codes(error: BaseException) -> tuple[str | None, int | None]:

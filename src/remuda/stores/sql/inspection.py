@@ -13,8 +13,36 @@ from remuda.errors import DecodeError
 from remuda.lifecycle import TERMINAL_STATES, State
 from remuda.message import DeadLetter, JobRecord, Stats
 from remuda.stores.sql.moments import aware, aware_or_none, naive
-from remuda.stores.sql.schema import StoredState, archive, message, queue as queue_table
-from remuda.stores.sql.steps import Row, Steps
+from remuda.stores.sql.schema import StoredState, archive, message
+from remuda.stores.sql.schema import queue as queue_table
+from remuda.stores.sql.steps import Row, Rows, Steps
+
+# In the order in which `record_from` takes them.
+_RECORD_COLUMNS = (
+    "id",
+    "job_id",
+    "queue",
+    "name",
+    "state",
+    "payload",
+    "headers",
+    "priority",
+    "attempts_count",
+    "deliveries_count",
+    "created_at",
+    "next_attempt_at",
+    "first_attempt_at",
+    "last_attempt_at",
+    "acquired_at",
+    "lease_expires_at",
+    "expires_at",
+    "archived_at",
+    "worker",
+    "reason",
+    "error_type",
+    "error_message",
+    "error_trace",
+)
 
 _MAIN = message.c
 _ENDED = archive.c
@@ -22,13 +50,8 @@ _ENDED = archive.c
 
 def _columns(source: Any, **other: Any) -> list[ColumnElement[Any]]:
     """The columns of a job record, in order, from either table; `other` where the table has none."""
-    names = (
-        "id job_id queue name state payload headers priority attempts_count deliveries_count created_at "
-        "next_attempt_at first_attempt_at last_attempt_at acquired_at lease_expires_at expires_at "
-        "archived_at worker reason error_type error_message error_trace"
-    ).split()
     columns: list[ColumnElement[Any]] = []
-    for name in names:
+    for name in _RECORD_COLUMNS:
         column = other.get(name, source.get(name))
         if column is None:
             column = null()
@@ -83,15 +106,11 @@ def queues() -> Steps[list[str]]:
 def stats(queue: str, *, now: datetime) -> Steps[Stats]:
     """One queue in numbers."""
     moment = naive(now)
-    live = dict(
-        (
-            yield select(_MAIN.state, func.count()).where(_MAIN.queue == queue).group_by(_MAIN.state)
-        )
+    live = _counted(
+        (yield select(_MAIN.state, func.count()).where(_MAIN.queue == queue).group_by(_MAIN.state))
     )
-    ended = dict(
-        (
-            yield select(_ENDED.state, func.count()).where(_ENDED.queue == queue).group_by(_ENDED.state)
-        )
+    ended = _counted(
+        (yield select(_ENDED.state, func.count()).where(_ENDED.queue == queue).group_by(_ENDED.state))
     )
     waiting = _MAIN.state.in_([StoredState.PENDING, StoredState.RETRYABLE])
     delayed = yield (
@@ -119,6 +138,10 @@ def stats(queue: str, *, now: datetime) -> Steps[Stats]:
     )
 
 
+def _counted(rows: Rows) -> dict[StoredState, int]:
+    return {row[0]: row[1] for row in rows}
+
+
 def _by_id(table: Any, job_id: str) -> list[ColumnElement[bool]]:
     """The rows that an id may mean: a job's own id, or the row number of a foreign program's message."""
     conditions: list[ColumnElement[bool]] = [table.job_id == job_id]
@@ -144,21 +167,23 @@ def jobs(queue: str, *, state: State | None, name: str | None, limit: int) -> St
     """Live ones in the order in which they would run, then ended ones, newest first."""
     found: list[JobRecord] = []
     if state is None or state not in TERMINAL_STATES:
-        rows = yield _narrow(select(*_LIVE_COLUMNS), _MAIN, queue, state, name).order_by(
-            _MAIN.priority.desc(), _MAIN.next_attempt_at, _MAIN.id
-        ).limit(limit)
+        rows = (
+            yield _narrow(select(*_LIVE_COLUMNS), _MAIN, queue, state, name)
+            .order_by(_MAIN.priority.desc(), _MAIN.next_attempt_at, _MAIN.id)
+            .limit(limit)
+        )
         found += [record_from(row) for row in rows]
     if (state is None or state in TERMINAL_STATES) and len(found) < limit:
-        rows = yield _narrow(select(*_ENDED_COLUMNS), _ENDED, queue, state, name).order_by(
-            _ENDED.archived_at.desc(), _ENDED.id.desc()
-        ).limit(limit - len(found))
+        rows = (
+            yield _narrow(select(*_ENDED_COLUMNS), _ENDED, queue, state, name)
+            .order_by(_ENDED.archived_at.desc(), _ENDED.id.desc())
+            .limit(limit - len(found))
+        )
         found += [record_from(row) for row in rows]
     return found
 
 
-def _narrow(
-    query: Select[Any], table: Any, queue: str, state: State | None, name: str | None
-) -> Select[Any]:
+def _narrow(query: Select[Any], table: Any, queue: str, state: State | None, name: str | None) -> Select[Any]:
     query = query.where(table.queue == queue)
     if state is not None:
         query = query.where(table.state == StoredState(state.value))

@@ -70,7 +70,8 @@ def check(connection: Connection) -> None:
     faults = list(_faults(connection))
     if faults:
         raise SchemaError(
-            f"the tables are not as Remuda needs them: {'; '.join(faults)}. `remuda migrate` adds what is missing"
+            f"the tables are not as Remuda needs them: {'; '.join(faults)}. `remuda migrate` adds"
+            " what is missing"
         )
 
 
@@ -126,9 +127,7 @@ def migrate(connection: Connection) -> list[int]:
 
 
 def _stamp(connection: Connection, version: int) -> None:
-    connection.execute(
-        schema_version.insert().values(version=version, applied_at=naive(datetime.now(UTC)))
-    )
+    connection.execute(schema_version.insert().values(version=version, applied_at=naive(datetime.now(UTC))))
 
 
 def _to_1(connection: Connection) -> None:
@@ -140,7 +139,10 @@ def _complete(connection: Connection) -> None:
     """Add every table, column and index that is not there; nothing is changed or removed."""
     inspector = inspect(connection)
     known = [table for table in _ALL if inspector.has_table(table.name)]
-    found = {table.name: {each["name"]: each["type"] for each in inspector.get_columns(table.name)} for table in known}
+    found = {
+        table.name: {each["name"]: each["type"] for each in inspector.get_columns(table.name)}
+        for table in known
+    }
     indexes = {table.name: {each["name"] for each in inspector.get_indexes(table.name)} for table in known}
     metadata.create_all(connection)
     for table in known:

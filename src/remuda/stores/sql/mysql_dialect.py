@@ -95,8 +95,9 @@ _DELETE = "DELETE FROM message WHERE id IN ({ids})"
 _RETRY = """
     UPDATE message
     JOIN JSON_TABLE(%s, '$[*]' COLUMNS (
-            id BIGINT PATH '$[0]', started_at DATETIME(6) PATH '$[1]', next_attempt_at DATETIME(6) PATH '$[2]',
-            error LONGTEXT PATH '$[3]')) AS told ON told.id = message.id
+            id BIGINT PATH '$[0]', started_at DATETIME(6) PATH '$[1]',
+            next_attempt_at DATETIME(6) PATH '$[2]', error LONGTEXT PATH '$[3]')) AS told
+        ON told.id = message.id
     SET message.attempts_count = message.attempts_count + (told.started_at IS NOT NULL),
         message.first_attempt_at = coalesce(message.first_attempt_at, told.started_at),
         message.last_attempt_at = coalesce(told.started_at, message.last_attempt_at),
@@ -249,9 +250,7 @@ class MysqlDialect(Dialect):
         yield Raw(_with_ids(_RELEASE, keys), (naive(now), 0 if counted else 1))
         return keys
 
-    def recover(
-        self, queue: str, *, now: datetime, timeout: timedelta, limit: int
-    ) -> Steps[list[Recovered]]:
+    def recover(self, queue: str, *, now: datetime, timeout: timedelta, limit: int) -> Steps[list[Recovered]]:
         rows = yield Raw(_STUCK, (queue, naive(now), naive(now - timeout), limit))
         if rows:
             yield Raw(_with_ids(_RELEASE, (row[0] for row in rows)), (naive(now), 0))

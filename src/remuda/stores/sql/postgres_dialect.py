@@ -54,15 +54,15 @@ def _insert_sql(arrays: tuple[bool, ...], unique: bool) -> str:
             chosen.append(f"job.{column}")
         else:
             chosen.append(f"${place}::{kind}")
-    source = (
-        f"FROM unnest({', '.join(array for _, array in unnested)}) AS job({', '.join(c for c, _ in unnested)})"
-        if unnested
-        else ""
-    )
+    source = ""
+    if unnested:
+        names, types = zip(*unnested, strict=True)
+        source = f"FROM unnest({', '.join(types)}) AS job({', '.join(names)})"
     conflict = "ON CONFLICT (queue, job_id) DO NOTHING RETURNING job_id" if unique else ""
     return f"""
         INSERT INTO message
-            (queue, state, attempts_count, deliveries_count, created_at, state_since, {", ".join(_INSERT_COLUMNS)})
+            (queue, state, attempts_count, deliveries_count, created_at, state_since,
+             {", ".join(_INSERT_COLUMNS)})
         SELECT $1::text, 'PENDING', 0, 0, $2::timestamp, $2::timestamp, {", ".join(chosen)}
         {source}
         {conflict}
@@ -284,9 +284,7 @@ class PostgresDialect(Dialect):
         rows = yield Raw(_RELEASE, (*_leases(deliveries), naive(now), 0 if counted else 1))
         return {row[0] for row in rows}
 
-    def recover(
-        self, queue: str, *, now: datetime, timeout: timedelta, limit: int
-    ) -> Steps[list[Recovered]]:
+    def recover(self, queue: str, *, now: datetime, timeout: timedelta, limit: int) -> Steps[list[Recovered]]:
         rows = yield Raw(_RECOVER, (queue, naive(now), timeout, limit))
         return [Recovered(row[0], aware(row[1]), row[2]) for row in rows]
 

@@ -93,7 +93,7 @@ class PostgresStore(SqlStore):
             pool, self._pool = self._pool, None
             try:
                 await asyncio.wait_for(pool.close(), 5)
-            except Exception:
+            except Exception:  # noqa: BLE001 - it is being closed; how it fails does not matter
                 pool.terminate()
         if self._engine is not None:
             engine, self._engine = self._engine, None
@@ -156,7 +156,7 @@ class PostgresStore(SqlStore):
         try:
             if self._pool is not None:
                 await self._pool.execute("SELECT pg_notify($1, $2)", CHANNEL, queue)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             # Only the early wake-up is lost; workers poll.
             log.debug("notification not sent", extra={"action": "notify_failed", "error": str(error)})
 
@@ -179,7 +179,7 @@ class PostgresStore(SqlStore):
                 for queue in list(self._wakeups):  # what was said before we listened
                     super()._announce(queue)
                 await lost.wait()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, polling goes on
                 log.debug("not listening", extra={"action": "listen_failed", "error": str(error)})
             finally:
                 if connection is not None:

@@ -71,9 +71,7 @@ def read_claimed(row: Row, *, lease: int, now: datetime, moment: Callable[[Any],
 
 def in_fetch_order(claimed: list[Claimed]) -> list[Claimed]:
     """By priority, then by `next_attempt_at`, then as they were added."""
-    claimed.sort(
-        key=lambda each: (-each.delivery.priority, each.delivery.next_attempt_at, each.delivery.key)
-    )
+    claimed.sort(key=lambda each: (-each.delivery.priority, each.delivery.next_attempt_at, each.delivery.key))
     return claimed
 
 

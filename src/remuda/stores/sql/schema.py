@@ -7,12 +7,14 @@ default, so that such a program can go on inserting.
 from __future__ import annotations
 
 import enum
+from typing import Any
 
 from sqlalchemy import (
     JSON,
     BigInteger,
     Column,
     DateTime,
+    Dialect,
     Enum,
     Index,
     Integer,
@@ -52,8 +54,21 @@ _state = Enum(StoredState, name="sqlbrokermessagestate")
 metadata = MetaData()
 
 # Names are compared byte by byte, on every store.
-_mysql = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
+_mysql: dict[str, Any] = {
+    "mysql_engine": "InnoDB",
+    "mysql_charset": "utf8mb4",
+    "mysql_collate": "utf8mb4_bin",
+}
 _mysql |= {name.replace("mysql", "mariadb"): value for name, value in _mysql.items()}
+
+
+def _has_partial_indexes(*_: Any, dialect: Dialect, **__: Any) -> bool:
+    return dialect.name in ("postgresql", "sqlite")
+
+
+def _has_no_partial_indexes(*_: Any, dialect: Dialect, **__: Any) -> bool:
+    return dialect.name in ("mysql", "mariadb")
+
 
 _WAITING = text("state IN ('PENDING', 'RETRYABLE')")
 _RUNNING = text("state = 'PROCESSING'")
@@ -105,7 +120,7 @@ Index(
     message.c.next_attempt_at,
     postgresql_where=_WAITING,
     sqlite_where=_WAITING,
-).ddl_if(callable_=lambda ddl, target, bind, **_: bind.dialect.name in ("postgresql", "sqlite"))
+).ddl_if(callable_=_has_partial_indexes)
 # MySQL has no partial indexes: the state at the end lets it pass over what is being processed.
 Index(
     "message_fetch_all",
@@ -113,19 +128,19 @@ Index(
     message.c.priority,
     message.c.next_attempt_at,
     message.c.state,
-).ddl_if(callable_=lambda ddl, target, bind, **_: bind.dialect.name in ("mysql", "mariadb"))
+).ddl_if(callable_=_has_no_partial_indexes)
 # Who holds what. No column that a lease renewal writes is in it, so renewals stay cheap.
 Index(
     "message_running",
     message.c.queue,
     postgresql_where=_RUNNING,
     sqlite_where=_RUNNING,
-).ddl_if(callable_=lambda ddl, target, bind, **_: bind.dialect.name in ("postgresql", "sqlite"))
+).ddl_if(callable_=_has_partial_indexes)
 Index(
     "message_running_all",
     message.c.queue,
     message.c.state,
-).ddl_if(callable_=lambda ddl, target, bind, **_: bind.dialect.name in ("mysql", "mariadb"))
+).ddl_if(callable_=_has_no_partial_indexes)
 
 archive = Table(
     "message_archive",

@@ -231,9 +231,7 @@ class SqliteDialect(Dialect):
         yield Raw(_RELEASE, (text_of(now), 0 if counted else 1, _id_list(keys)))
         return keys
 
-    def recover(
-        self, queue: str, *, now: datetime, timeout: timedelta, limit: int
-    ) -> Steps[list[Recovered]]:
+    def recover(self, queue: str, *, now: datetime, timeout: timedelta, limit: int) -> Steps[list[Recovered]]:
         rows = yield Raw(_STUCK, (queue, text_of(now), text_of(now - timeout), limit))
         if rows:
             yield Raw(_RELEASE, (text_of(now), 0, _id_list(row[0] for row in rows)))

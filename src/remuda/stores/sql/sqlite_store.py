@@ -83,9 +83,7 @@ class SqliteStore(SqlStore):
     async def _hot(self, make: Callable[[], Steps[T]]) -> T:
         if self._writer is None:
             raise StoreError(f"the store {self.url} is closed")
-        return await asyncio.wrap_future(
-            self._writer.submit(lambda connection: _drive(make(), connection))
-        )
+        return await asyncio.wrap_future(self._writer.submit(lambda connection: _drive(make(), connection)))
 
     async def _cold(self, make: Callable[[], Steps[T]], *, read_only: bool = False) -> T:
         await self._ready()
@@ -248,7 +246,7 @@ class _Writer(threading.Thread):
                     core = self._engine.connect()
                     handle = _Handle(core, _raw_of(core))
                 self._write(handle, jobs)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001
                 # Whatever went wrong with the transaction as a whole: nothing of it was written.
                 wrapped = StoreUnavailableError(f"SQLite could not write: {error}")
                 wrapped.__cause__ = error
@@ -279,10 +277,8 @@ class _Writer(threading.Thread):
             return
         raw = handle.raw
         raw.execute("BEGIN IMMEDIATE")
-        results: list[tuple[_Job, Any, BaseException | None]] = []
         try:
-            for job in jobs:
-                results.append(self._within(handle, job, alone=len(jobs) == 1))
+            results = [self._within(handle, job, alone=len(jobs) == 1) for job in jobs]
             raw.execute("COMMIT")
         except BaseException:
             if raw.in_transaction:
@@ -294,9 +290,7 @@ class _Writer(threading.Thread):
             else:
                 job.done.set_exception(error)
 
-    def _within(
-        self, handle: _Handle, job: _Job, *, alone: bool
-    ) -> tuple[_Job, Any, BaseException | None]:
+    def _within(self, handle: _Handle, job: _Job, *, alone: bool) -> tuple[_Job, Any, BaseException | None]:
         """One operation; its failure undoes it alone, not those it shares the transaction with."""
         raw = handle.raw
         if not alone:

@@ -54,7 +54,10 @@ def _ask(query: Query, connection: Connection) -> Rows:
         result = connection.execute(query)
     else:
         sql, params = query.sql, query.params
-        if connection.dialect.name == "postgresql" and connection.dialect.paramstyle in ("format", "pyformat"):
+        if connection.dialect.name == "postgresql" and connection.dialect.paramstyle in (
+            "format",
+            "pyformat",
+        ):
             # Hand-tuned for asyncpg; the caller's driver counts its parameters differently.
             sql, order = _numbered_to_format(sql)
             params = [params[place] for place in order]

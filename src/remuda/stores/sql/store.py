@@ -156,9 +156,7 @@ class SqlStore(Store):
                 "connection must be a SQLAlchemy Connection, Session, AsyncConnection or AsyncSession, "
                 f"not {type(connection).__name__}"
             )
-        return drive(
-            self._add_with_wake(queue, jobs, self.now(), who), self._of_this_kind(connection)
-        )
+        return drive(self._add_with_wake(queue, jobs, self.now(), who), self._of_this_kind(connection))
 
     def _add_with_wake(
         self, queue: str, jobs: Sequence[EncodedJob], now: datetime, who: str
@@ -179,9 +177,7 @@ class SqlStore(Store):
         await self._ready()
         now = self.now()
         return await self._hot(
-            lambda: operations.fetch(
-                self.dialect, queue, limit=limit, now=now, lease_for=lease, who=who
-            )
+            lambda: operations.fetch(self.dialect, queue, limit=limit, now=now, lease_for=lease, who=who)
         )
 
     async def settle(self, queue: str, settlements: Sequence[Settlement], *, who: str) -> list[Settlement]:
@@ -189,32 +185,22 @@ class SqlStore(Store):
         if not settlements:
             return []
         now = self.now()
-        return await self._hot(
-            lambda: operations.settle(self.dialect, queue, settlements, now=now, who=who)
-        )
+        return await self._hot(lambda: operations.settle(self.dialect, queue, settlements, now=now, who=who))
 
-    async def extend(
-        self, queue: str, deliveries: Sequence[Delivery], *, lease: timedelta
-    ) -> list[Delivery]:
+    async def extend(self, queue: str, deliveries: Sequence[Delivery], *, lease: timedelta) -> list[Delivery]:
         await self._ready()
         if not deliveries:
             return []
         now = self.now()
-        return await self._hot(
-            lambda: operations.extend(self.dialect, deliveries, now=now, lease_for=lease)
-        )
+        return await self._hot(lambda: operations.extend(self.dialect, deliveries, now=now, lease_for=lease))
 
-    async def release(
-        self, queue: str, deliveries: Sequence[Delivery], *, who: str, counted: bool
-    ) -> None:
+    async def release(self, queue: str, deliveries: Sequence[Delivery], *, who: str, counted: bool) -> None:
         await self._ready()
         if not deliveries:
             return
         now = self.now()
         await self._hot(
-            lambda: operations.release(
-                self.dialect, queue, deliveries, now=now, who=who, counted=counted
-            )
+            lambda: operations.release(self.dialect, queue, deliveries, now=now, who=who, counted=counted)
         )
         self._announce(queue)
 
@@ -260,9 +246,7 @@ class SqlStore(Store):
             read_only=True,
         )
 
-    async def replay_dead(
-        self, queue: str, which: DeadLetterFilter, *, limit: int, who: str
-    ) -> Replayed:
+    async def replay_dead(self, queue: str, which: DeadLetterFilter, *, limit: int, who: str) -> Replayed:
         now = self.now()
         # What dies again while this goes on is not replayed a second time by it.
         until = now if which.until is None else min(which.until, now)
@@ -315,9 +299,7 @@ class SqlStore(Store):
     async def get(self, queue: str, job_id: str) -> JobRecord | None:
         return await self._cold(lambda: inspection.get(queue, job_id), read_only=True)
 
-    async def jobs(
-        self, queue: str, *, state: State | None, name: str | None, limit: int
-    ) -> list[JobRecord]:
+    async def jobs(self, queue: str, *, state: State | None, name: str | None, limit: int) -> list[JobRecord]:
         return await self._cold(
             lambda: inspection.jobs(queue, state=state, name=name, limit=limit), read_only=True
         )

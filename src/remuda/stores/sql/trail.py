@@ -12,7 +12,8 @@ from __future__ import annotations
 from sqlalchemy import delete, func, select, update
 
 from remuda.stores.contract import TrailPage
-from remuda.stores.sql.schema import queue as queue_table, transition
+from remuda.stores.sql.schema import queue as queue_table
+from remuda.stores.sql.schema import transition
 from remuda.stores.sql.steps import Steps
 from remuda.stores.sql.upkeep import queue_row
 from remuda.transition import MAX_PER_ENTRY, Transition, unpack
@@ -39,15 +40,12 @@ def number(queue: str) -> Steps[bool]:
         .limit(_NUMBERED_AT_ONCE)
         .subquery("waiting")
     )
-    yield (
-        update(transition)
-        .where(_column.id == waiting.c.id)
-        .values(seq=last_seq + 1 + waiting.c.before)
-    )
+    yield (update(transition).where(_column.id == waiting.c.id).values(seq=last_seq + 1 + waiting.c.before))
     # Asked for instead of computed: an entry that was committed a moment ago may have joined.
     rows = yield (
-        select(func.count(), func.max(_column.seq + _column.count - 1))
-        .where(_column.queue == queue, _column.seq > last_seq)
+        select(func.count(), func.max(_column.seq + _column.count - 1)).where(
+            _column.queue == queue, _column.seq > last_seq
+        )
     )
     numbered, newest = rows[0]
     if numbered:

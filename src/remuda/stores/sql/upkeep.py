@@ -9,7 +9,8 @@ from sqlalchemy import delete, insert, select, update
 from remuda.lifecycle import State
 from remuda.stores.sql.dialect import Dialect
 from remuda.stores.sql.moments import aware, between_ms, naive
-from remuda.stores.sql.schema import StoredState, message, queue as queue_table
+from remuda.stores.sql.schema import StoredState, message
+from remuda.stores.sql.schema import queue as queue_table
 from remuda.stores.sql.steps import Steps
 from remuda.transition import Batch
 
@@ -39,7 +40,14 @@ def purge(dialect: Dialect, queue: str, *, now: datetime, who: str, limit: int) 
     """Remove up to `limit` waiting jobs, and record it."""
     column = message.c
     rows = yield (
-        select(column.id, column.job_id, column.state, column.state_since, column.created_at, column.attempts_count)
+        select(
+            column.id,
+            column.job_id,
+            column.state,
+            column.state_since,
+            column.created_at,
+            column.attempts_count,
+        )
         .where(column.queue == queue, column.state.in_([StoredState.PENDING, StoredState.RETRYABLE]))
         .limit(limit)
         .with_for_update(skip_locked=True)

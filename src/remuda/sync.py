@@ -1,0 +1,193 @@
+"""SyncQueue: the same queue for programs without an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Coroutine, Iterable, Iterator
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from remuda.codec import DEFAULT_MAX_PAYLOAD_BYTES, PayloadFormat
+from remuda.lifecycle import State
+from remuda.message import Added, DeadLetter, JobRecord, NewJob, Replayed, Stats
+from remuda.queue import Queue
+from remuda.retry import RetryPolicy
+
+T = TypeVar("T")
+
+
+class SyncQueue:
+    """A queue whose methods block. It may be shared by threads.
+
+    >>> with SyncQueue("emails", "postgresql://localhost/app") as emails:
+    ...     emails.add("welcome", {"to": "a@example.org"})
+
+    With `connection` (a SQLAlchemy `Connection` or `Session`) a job is added inside the caller's own
+    transaction, on the caller's own connection and in the caller's own thread.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        store: str,
+        *,
+        payload_format: PayloadFormat | str = PayloadFormat.MSGPACK,
+        max_payload_bytes: int = DEFAULT_MAX_PAYLOAD_BYTES,
+    ) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="remuda-sync", daemon=True)
+        self._thread.start()
+        self._closed = False
+        try:
+            self._queue = self._run(_make(name, store, payload_format, max_payload_bytes))
+        except BaseException:
+            self._end_loop()
+            raise
+        self.name = self._queue.name
+        self.dead = SyncDeadLetters(self)
+
+    def __enter__(self) -> Self:
+        self._run(self._queue.open())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Finish what is being added and give everything back."""
+        if not self._closed:
+            self._closed = True
+            try:
+                self._run(self._queue.close())
+            finally:
+                self._end_loop()
+
+    def add(
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        delay: timedelta | None = None,
+        next_attempt_at: datetime | None = None,
+        priority: int = 0,
+        headers: dict[str, Any] | None = None,
+        expires_in: timedelta | None = None,
+        expires_at: datetime | None = None,
+        retry: RetryPolicy | None = None,
+        connection: Any = None,
+    ) -> str:
+        """Add one job; its id. See `Queue.add`."""
+        job = NewJob(
+            name=name,
+            payload=payload,
+            delay=delay,
+            next_attempt_at=next_attempt_at,
+            priority=priority,
+            headers=headers,
+            expires_in=expires_in,
+            expires_at=expires_at,
+            retry=retry,
+        )
+        return self.add_many([job], connection=connection)[0]
+
+    def add_unique(
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        job_id: str,
+        unique_for: timedelta | None = None,
+        connection: Any = None,
+        **options: Any,
+    ) -> Added:
+        """Add a job unless its id is taken. See `Queue.add_unique` for the options."""
+        if connection is None:
+            return self._run(
+                self._queue.add_unique(name, payload, job_id=job_id, unique_for=unique_for, **options)
+            )
+        job = NewJob(name=name, payload=payload, job_id=job_id, unique_for=unique_for, **options)
+        return Added(job_id, self._add_blocking([job], connection)[1][0])
+
+    def add_many(self, jobs: Iterable[NewJob], *, connection: Any = None) -> list[str]:
+        """Add all of them or none; their ids. See `Queue.add_many`."""
+        if connection is None:
+            return self._run(self._queue.add_many(jobs))
+        return self._add_blocking(list(jobs), connection)[0]
+
+    def _add_blocking(self, jobs: list[NewJob], connection: Any) -> tuple[list[str], list[bool]]:
+        self._run(self._queue.open())
+        encoded = self._queue.encode(jobs)
+        new = self._queue.store.add_blocking(self.name, encoded, who=self._queue.who, connection=connection)
+        return [job.id for job in encoded], new
+
+    def stats(self) -> Stats:
+        return self._run(self._queue.stats())
+
+    def get(self, job_id: str) -> JobRecord | None:
+        return self._run(self._queue.get(job_id))
+
+    def jobs(
+        self, *, state: State | str | None = None, name: str | None = None, limit: int = 100
+    ) -> list[JobRecord]:
+        return self._run(self._queue.jobs(state=state, name=name, limit=limit))
+
+    def pause(self) -> None:
+        self._run(self._queue.pause())
+
+    def resume(self) -> None:
+        self._run(self._queue.resume())
+
+    def purge(self) -> int:
+        return self._run(self._queue.purge())
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._loop.is_closed():
+            work.close()
+            self._queue.check_open()
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def _end_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class SyncDeadLetters:
+    """`queue.dead` without an event loop; the filters are those of `DeadLetters`."""
+
+    def __init__(self, queue: SyncQueue) -> None:
+        self._sync = queue
+
+    def count(self, **which: Any) -> dict[str, int]:
+        return self._sync._run(self._sync._queue.dead.count(**which))
+
+    def peek(self, *, limit: int = 20, **which: Any) -> list[DeadLetter]:
+        return self._sync._run(self._sync._queue.dead.peek(limit=limit, **which))
+
+    def replay(self, *, limit: int = 100, dry_run: bool = False, **which: Any) -> Replayed:
+        return self._sync._run(self._sync._queue.dead.replay(limit=limit, dry_run=dry_run, **which))
+
+    def drop(self, *, limit: int = 100, **which: Any) -> list[str]:
+        return self._sync._run(self._sync._queue.dead.drop(limit=limit, **which))
+
+    def export(self, **which: Any) -> Iterator[DeadLetter]:
+        """All of them, oldest first."""
+        letters = self._sync._queue.dead.export(**which)
+        with contextlib.suppress(StopAsyncIteration):
+            while True:
+                yield self._sync._run(_next(letters))
+
+
+async def _next(letters: Any) -> DeadLetter:
+    letter: DeadLetter = await anext(letters)
+    return letter
+
+
+async def _make(name: str, store: str, payload_format: PayloadFormat | str, max_payload_bytes: int) -> Queue:
+    """Inside the loop, for what it holds belongs to the loop."""
+    return Queue(name, store, payload_format=payload_format, max_payload_bytes=max_payload_bytes)
