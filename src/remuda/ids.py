@@ -24,12 +24,8 @@ class IdMaker:
     """
 
     def __init__(self) -> None:
-        self._start_over()
-        # A forked child would otherwise go on with its parent's counter and make the same ids.
-        os.register_at_fork(after_in_child=self._start_over)
-
-    def _start_over(self) -> None:
         self._lock = threading.Lock()
+        self._process = os.getpid()
         self._millisecond = -1
         self._prefix = ""
         self._counter = 0
@@ -37,6 +33,9 @@ class IdMaker:
     def make(self, count: int, now_ms: int) -> list[str]:
         """`count` new ids, ascending."""
         with self._lock:
+            if self._process != os.getpid():
+                # A forked child would otherwise go on with its parent's counter and make the same ids.
+                self._process, self._millisecond = os.getpid(), -1
             if now_ms > self._millisecond or self._counter + count >= _COUNTER_LIMIT:
                 self._millisecond = max(now_ms, self._millisecond + 1)
                 self._prefix = _spell(self._millisecond, 10) + _spell(secrets.randbits(40), 8)

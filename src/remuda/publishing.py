@@ -21,18 +21,21 @@ from remuda.transition import to_ms
 
 MAX_DELAY = timedelta(days=3650)
 _POLICIES = (Constant, Linear, Exponential, NoRetry)
-_ids = IdMaker()
 _JSON_HEADER = {CONTENT_TYPE: "application/json"}
 
 
 def encode_jobs(
-    jobs: Sequence[NewJob], *, now: datetime, payload_format: PayloadFormat, max_payload_bytes: int
+    jobs: Sequence[NewJob],
+    *,
+    ids: IdMaker,
+    now: datetime,
+    payload_format: PayloadFormat,
+    max_payload_bytes: int,
 ) -> list[EncodedJob]:
     """All jobs, checked and encoded; the first that is wrong raises, and none is written."""
-    ids = _ids.make(len(jobs), to_ms(now))
     return [
         _encode(job, fresh_id, now, payload_format, max_payload_bytes)
-        for job, fresh_id in zip(jobs, ids, strict=True)
+        for job, fresh_id in zip(jobs, ids.make(len(jobs), to_ms(now)), strict=True)
     ]
 
 

@@ -12,6 +12,7 @@ from remuda.codec import DEFAULT_MAX_PAYLOAD_BYTES, PayloadFormat, check_name
 from remuda.dead_letters import DeadLetters
 from remuda.errors import ConfigurationError, QueueClosedError
 from remuda.identity import make_identity
+from remuda.ids import IdMaker
 from remuda.lifecycle import State
 from remuda.merging import MergingAdder
 from remuda.message import Added, JobRecord, NewJob, Stats
@@ -53,6 +54,7 @@ class Queue:
         self.who = make_identity("client")
         self.dead = DeadLetters(self)
         self._adder = MergingAdder(self.store, self.name, self.who)
+        self._ids = IdMaker()
         self._closed = False
 
     def __repr__(self) -> str:
@@ -175,6 +177,7 @@ class Queue:
         self.check_open()
         return encode_jobs(
             jobs,
+            ids=self._ids,
             now=self.store.now(),
             payload_format=self.payload_format,
             max_payload_bytes=self.max_payload_bytes,

@@ -15,6 +15,9 @@ from remuda.stores.contract import Settlement, Store
 log = logging.getLogger("remuda.worker")
 
 
+WRITTEN_AT_MOST = 2_000  # outcomes in one transaction
+
+
 class Settler:
     """Writes outcomes of one queue in batches, one batch at a time.
 
@@ -74,7 +77,7 @@ class Settler:
         self._has_some.clear()
         self._has_batch.clear()
         if self._waiting:
-            self._writing, self._waiting = self._waiting, []
+            self._writing, self._waiting = self._waiting[:WRITTEN_AT_MOST], self._waiting[WRITTEN_AT_MOST:]
             try:
                 await self._write(self._writing)
             except BaseException:
@@ -85,6 +88,8 @@ class Settler:
                 raise
             finally:
                 self._writing = []
+            if self._waiting:
+                self._has_some.set()
 
     async def written(self, settlement: Settlement) -> bool:
         """Put an outcome and wait until it is in the store; False when its lease was lost."""

@@ -188,7 +188,7 @@ class Shift:
         """Whether nothing is buffered, running or unwritten; waits a moment if something is."""
         if not self._buffered and not self._running and not self._settler.unwritten:
             return True
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)
         return False
 
     async def _unless_stopping(self, waiting: Any) -> None:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.engine import URL
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from remuda.stores.sql.errors import is_conflict, is_outage, unavailable
@@ -28,8 +29,8 @@ async def run_on_engine(engine: AsyncEngine, act: Callable[[Connection], T], bac
             async with engine.begin() as connection:
                 return await connection.run_sync(act)
         except Exception as error:
-            if is_conflict(error) and tries_left:
-                continue
+            if (is_conflict(error) or isinstance(error, IntegrityError)) and tries_left:
+                continue  # a row that two transactions wanted to make is there the second time
             if is_conflict(error) or is_outage(error):
                 raise unavailable(backend, error) from error
             raise

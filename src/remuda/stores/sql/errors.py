@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from remuda.errors import StoreUnavailableError
 
@@ -44,7 +44,7 @@ def _codes(error: BaseException) -> tuple[str | None, int | None]:
 def is_conflict(error: BaseException) -> bool:
     """Two transactions stood in each other's way: running the same one again at once is right."""
     state, number = _codes(error)
-    return state in _CONFLICT_STATES or number in _CONFLICT_CODES or isinstance(error, IntegrityError)
+    return state in _CONFLICT_STATES or number in _CONFLICT_CODES
 
 
 def is_outage(error: BaseException) -> bool:

@@ -132,7 +132,37 @@ def _stamp(connection: Connection, version: int) -> None:
 
 def _to_1(connection: Connection) -> None:
     """From the reference broker's tables: add the columns, indexes and tables that are Remuda's own."""
-    _complete(connection)
+    if connection.dialect.name == "sqlite":
+        _rebuild(connection)
+    else:
+        _complete(connection)
+
+
+def _rebuild(connection: Connection) -> None:
+    """SQLite cannot turn a table into one that never uses a row number again: make new ones and copy."""
+    inspector = inspect(connection)
+    old = {
+        table: [column["name"] for column in inspector.get_columns(table.name)]
+        for table in (message, archive)
+        if inspector.has_table(table.name)
+    }
+    for table in old:
+        for index in inspector.get_indexes(table.name):
+            connection.exec_driver_sql(f'DROP INDEX "{index["name"]}"')
+        connection.exec_driver_sql(f"ALTER TABLE {table.name} RENAME TO {table.name}_0")
+    metadata.create_all(connection)
+    for table, columns in old.items():
+        shared = ", ".join(column for column in columns if column in table.c)
+        connection.exec_driver_sql(f"INSERT INTO {table.name} ({shared}) SELECT {shared} FROM {table.name}_0")
+        connection.exec_driver_sql(f"DROP TABLE {table.name}_0")
+    connection.exec_driver_sql(
+        "INSERT INTO sqlite_sequence (name, seq) SELECT 'message', 0 "
+        "WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'message')"
+    )
+    connection.exec_driver_sql(
+        "UPDATE sqlite_sequence SET seq = max(seq, (SELECT coalesce(max(id), 0) FROM message_archive)) "
+        "WHERE name = 'message'"
+    )
 
 
 def _complete(connection: Connection) -> None:

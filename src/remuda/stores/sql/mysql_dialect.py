@@ -73,7 +73,7 @@ _CLAIM = """
 _LEASES = "SELECT id, lease FROM message WHERE id IN ({ids}) AND state = 'PROCESSING' FOR UPDATE"
 
 _ARCHIVE = """
-    INSERT IGNORE INTO message_archive
+    INSERT INTO message_archive
         (id, queue, headers, payload, state, attempts_count, deliveries_count, created_at,
          first_attempt_at, last_attempt_at, archived_at, job_id, name, priority, expires_at, retry,
          unique_for_ms, unique_until, worker, reason, error_type, error_message, error_trace)

@@ -100,16 +100,21 @@ _CLAIM = f"""
     SET state = 'PROCESSING', acquired_at = $3, state_since = $3, lease = $5, lease_expires_at = $6,
         worker = $7, deliveries_count = message.deliveries_count + 1
     FROM due
-    WHERE message.id = due.id
+    WHERE message.id = ANY(ARRAY(SELECT id FROM due)) AND message.id = due.id
     RETURNING {", ".join(f"message.{column}" for column in CLAIM_COLUMNS)}, due.state::text, due.since
 """
 
-# Delete what still carries the lease, and archive it, in one statement. Doing it twice changes
-# nothing. $1 ids, $2 leases, $3 start of the attempt, $4 now, $5 worker.
+# The fence of every later write. The first condition is for the planner: it bounds the rows that
+# are looked at to the batch, whatever it believes of the table.
+_HELD = """message.id = ANY($1::bigint[]) AND message.id = told.id
+        AND message.lease = told.lease AND message.state = 'PROCESSING'"""
+
+# Delete what still carries the lease, and archive just that, in one statement: doing it twice
+# changes nothing. $1 ids, $2 leases, $3 start of the attempt, $4 now, $5 worker.
 _FINISH = """
     WITH ended AS (
         DELETE FROM message USING unnest({arrays}) AS told({columns})
-        WHERE message.id = told.id AND message.lease = told.lease AND message.state = 'PROCESSING'
+        WHERE {_HELD}
         RETURNING message.*, {told}
     ), archived AS (
         INSERT INTO message_archive
@@ -122,11 +127,11 @@ _FINISH = """
              unique_for_ms, $4::timestamp + unique_for_ms * interval '1 millisecond', $5, {cause}
         FROM ended
         {kept}
-        ON CONFLICT (id) DO NOTHING
     )
     SELECT id FROM ended
 """
 _COMPLETE = _FINISH.format(
+    _HELD=_HELD,
     arrays="$1::bigint[], $2::bigint[], $3::timestamp[], $6::boolean[]",
     columns="id, lease, started_at, keep",
     told="told.started_at, told.keep",
@@ -135,6 +140,7 @@ _COMPLETE = _FINISH.format(
     kept="WHERE keep OR unique_for_ms IS NOT NULL",
 )
 _FAIL = _FINISH.format(
+    _HELD=_HELD,
     arrays="$1::bigint[], $2::bigint[], $3::timestamp[], $6::text[], $7::text[], $8::text[], $9::text[]",
     columns="id, lease, started_at, reason, error_type, error_message, error_trace",
     told="told.started_at, told.reason, told.error_type, told.error_message, told.error_trace",
@@ -143,7 +149,7 @@ _FAIL = _FINISH.format(
     kept="",
 )
 
-_RETRY = """
+_RETRY = f"""
     UPDATE message
     SET state = 'RETRYABLE', attempts_count = attempts_count + (told.started_at IS NOT NULL)::int,
         first_attempt_at = coalesce(first_attempt_at, told.started_at),
@@ -152,23 +158,23 @@ _RETRY = """
         lease = NULL, lease_expires_at = NULL, worker = NULL, last_error = told.error
     FROM unnest($1::bigint[], $2::bigint[], $3::timestamp[], $4::timestamp[], $5::text[])
         AS told(id, lease, started_at, next_attempt_at, error)
-    WHERE message.id = told.id AND message.lease = told.lease AND message.state = 'PROCESSING'
+    WHERE {_HELD}
     RETURNING message.id
 """
 
-_EXTEND = """
+_EXTEND = f"""
     UPDATE message SET acquired_at = $3, lease_expires_at = $4
-    FROM unnest($1::bigint[], $2::bigint[]) AS held(id, lease)
-    WHERE message.id = held.id AND message.lease = held.lease AND message.state = 'PROCESSING'
+    FROM unnest($1::bigint[], $2::bigint[]) AS told(id, lease)
+    WHERE {_HELD}
     RETURNING message.id
 """
 
-_RELEASE = """
+_RELEASE = f"""
     UPDATE message
     SET state = 'PENDING', state_since = $3, acquired_at = NULL, lease = NULL, lease_expires_at = NULL,
         worker = NULL, deliveries_count = greatest(deliveries_count - $4::int, 0)
-    FROM unnest($1::bigint[], $2::bigint[]) AS held(id, lease)
-    WHERE message.id = held.id AND message.lease = held.lease AND message.state = 'PROCESSING'
+    FROM unnest($1::bigint[], $2::bigint[]) AS told(id, lease)
+    WHERE {_HELD}
     RETURNING message.id
 """
 
@@ -183,7 +189,8 @@ _RECOVER = """
     UPDATE message
     SET state = 'PENDING', state_since = $2, acquired_at = NULL, lease = NULL, lease_expires_at = NULL,
         worker = NULL
-    FROM stuck WHERE message.id = stuck.id
+    FROM stuck
+    WHERE message.id = ANY(ARRAY(SELECT id FROM stuck)) AND message.id = stuck.id
     RETURNING coalesce(message.job_id, message.id::text), stuck.since, message.attempts_count
 """
 

@@ -39,8 +39,9 @@ CONFLICT_TRIES = 5
 RECONNECT_EVERY = 1.0
 
 # A queue's table is empty one moment and full the next, so what the planner knows of it is mostly
-# wrong. These leave it the one plan that is right at any size: walk the fetch index, go by key.
-_PLANNING = {"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off", "jit": "off"}
+# wrong. These leave it the one plan that is right at any size: find rows through an index, and join
+# a batch to them by hashing. (A nested loop over a batch takes the square of its length.)
+_PLANNING = {"enable_seqscan": "off", "enable_nestloop": "off", "enable_mergejoin": "off", "jit": "off"}
 
 _SCHEMA_LOCK = 0x72656D756461  # "remuda"
 

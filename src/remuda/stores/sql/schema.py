@@ -109,6 +109,8 @@ message = Table(
         "autovacuum_vacuum_cost_delay": 0,
         "autovacuum_analyze_scale_factor": 0.05,
     },
+    # Without it SQLite would give the number of an archived message to a new one.
+    sqlite_autoincrement=True,
     **_mysql,
 )
 

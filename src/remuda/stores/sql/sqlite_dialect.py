@@ -53,7 +53,7 @@ _LEASES = """
 """
 
 _ARCHIVE = """
-    INSERT OR IGNORE INTO message_archive
+    INSERT INTO message_archive
         (id, queue, headers, payload, state, attempts_count, deliveries_count, created_at,
          first_attempt_at, last_attempt_at, archived_at, job_id, name, priority, expires_at, retry,
          unique_for_ms, unique_until, worker, reason, error_type, error_message, error_trace)
