@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
@@ -99,6 +99,19 @@ class TrailPage(msgspec.Struct, frozen=True):
     next_offset: int
 
 
+class Suspects(NamedTuple):
+    """Jobs that were delivered `delivered` times or more, of which at least one was never settled.
+
+    They may be poison. A fetch leaves them out, or with `only` takes nothing else.
+    """
+
+    delivered: int
+    only: bool
+
+
+NO_SUSPECTS = Suspects(delivered=2**31 - 1, only=False)
+
+
 class Wakeup:
     """An early word that there may be work. What was announced before `wait` was called is not missed."""
 
@@ -163,8 +176,19 @@ class Store(ABC):
         """`add` inside the transaction of a program without an event loop."""
 
     @abstractmethod
-    async def fetch(self, queue: str, *, limit: int, lease: timedelta, who: str) -> list[Delivery]:
-        """Acquire up to `limit` due jobs, by priority, then by `next_attempt_at`. None while paused."""
+    async def fetch(
+        self,
+        queue: str,
+        *,
+        limit: int,
+        lease: timedelta,
+        who: str,
+        suspects: Suspects = NO_SUSPECTS,
+    ) -> list[Delivery]:
+        """Acquire up to `limit` due jobs, by priority, then by `next_attempt_at`. None while paused.
+
+        `suspects` says which jobs count as such, and whether they are left out or asked for.
+        """
 
     @abstractmethod
     async def settle(self, queue: str, settlements: Sequence[Settlement], *, who: str) -> list[Settlement]:

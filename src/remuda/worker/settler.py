@@ -42,6 +42,7 @@ class Settler:
         self._on_written = on_written
         self._waiting: list[Settlement] = []
         self._writing: list[Settlement] = []
+        self._flushing = asyncio.Lock()
         self._has_some = asyncio.Event()
         self._has_batch = asyncio.Event()
         self._watched: dict[int, asyncio.Future[bool]] = {}
@@ -74,6 +75,10 @@ class Settler:
 
     async def flush(self) -> None:
         """Write what is waiting now, however long the store takes to be available."""
+        async with self._flushing:
+            await self._flush()
+
+    async def _flush(self) -> None:
         self._has_some.clear()
         self._has_batch.clear()
         if self._waiting:

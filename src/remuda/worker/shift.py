@@ -13,7 +13,7 @@ import msgspec
 from remuda.backoff import Backoff
 from remuda.errors import StoreUnavailableError
 from remuda.lifecycle import State
-from remuda.stores.contract import Delivery, Settlement
+from remuda.stores.contract import Delivery, Settlement, Suspects
 from remuda.worker.runner import Runner
 from remuda.worker.settler import Settler
 
@@ -25,6 +25,7 @@ log = logging.getLogger("remuda.worker")
 PRUNE_EVERY_ROUNDS = 6
 PRUNE_CHUNK = 500
 LAST_WORDS_S = 5.0  # for the final writes when a worker must end at once
+SUSPECTS_EVERY_S = 1.0  # while the queue is full, how often to look for jobs on their last delivery
 YIELD_EVERY_S = 0.005  # handlers that never wait must not keep the loop from its other work
 
 
@@ -57,6 +58,11 @@ class Shift:
         self._running: dict[asyncio.Task[None], list[Delivery]] = {}
         self._lost: set[int] = set()
         self._room = asyncio.Event()
+        self._suspect: Delivery | None = None
+        self._suspect_ended = asyncio.Event()
+        self._looked_for_suspects = 0.0
+        self._alone: asyncio.Event | None = None
+        self._someone_finished = asyncio.Event()
         self._stopping = asyncio.Event()
         self._at_once = asyncio.Event()
         self._executor = ThreadPoolExecutor(worker.options.concurrency, thread_name_prefix="remuda-handler")
@@ -125,12 +131,7 @@ class Shift:
         """Fetch once, run all of it, settle all of it."""
         options = self._options
         try:
-            deliveries = await self._store.fetch(
-                self._queue,
-                limit=options.fetch_batch_size,
-                lease=options.release_stuck_timeout,
-                who=self._who,
-            )
+            deliveries = await self._fetch(options.fetch_batch_size)
             self._accept(deliveries)
             settling = asyncio.create_task(self._settler.run())
             while self._buffered:
@@ -153,15 +154,15 @@ class Shift:
             while not self._stopping.is_set():
                 limit = await self._free_capacity()
                 try:
-                    deliveries = await self._store.fetch(
-                        self._queue, limit=limit, lease=options.release_stuck_timeout, who=self._who
-                    )
+                    deliveries = await self._fetch(limit)
                 except StoreUnavailableError as error:
                     await self._unless_stopping(backoff.wait(error))
                     continue
                 backoff.over()
                 self._accept(deliveries)
-                if len(deliveries) == limit:
+                if self._suspect is not None:
+                    await self._unless_stopping(self._suspect_ended.wait())
+                elif len(deliveries) >= limit:
                     if options.min_fetch_interval:
                         await self._unless_stopping(asyncio.sleep(options.min_fetch_interval.total_seconds()))
                 elif self._until_empty:
@@ -171,6 +172,32 @@ class Shift:
                     await self._unless_stopping(wakeup.wait(options.max_fetch_interval))
         finally:
             wakeup.close()
+
+    async def _fetch(self, limit: int) -> list[Delivery]:
+        """Due jobs; among them at most one suspect: on its last delivery, with one before that never ended.
+
+        It may be poison: it is held apart from others like it and runs alone, so that if it
+        takes the worker down it takes nobody's last delivery with it. See docs/decisions/004.
+        """
+        options = self._options
+        lease = options.release_stuck_timeout
+        last = options.max_deliveries
+        if last is None or last < 2:
+            return await self._store.fetch(self._queue, limit=limit, lease=lease, who=self._who)
+        deliveries = await self._store.fetch(
+            self._queue, limit=limit, lease=lease, who=self._who, suspects=Suspects(last - 1, only=False)
+        )
+        now = asyncio.get_running_loop().time()
+        if len(deliveries) < limit or now - self._looked_for_suspects > SUSPECTS_EVERY_S:
+            self._looked_for_suspects = now
+            found = await self._store.fetch(
+                self._queue, limit=1, lease=lease, who=self._who, suspects=Suspects(last - 1, only=True)
+            )
+            if found:
+                self._suspect_ended.clear()
+                self._suspect = found[0]
+                deliveries += found
+        return deliveries
 
     async def _free_capacity(self) -> int:
         """How many to ask for; waits until that is worth a fetch."""
@@ -210,7 +237,7 @@ class Shift:
         for delivery in deliveries:
             self._held[id(delivery)] = delivery
             handler = self._handlers.find(delivery.name)
-            if handler is None or handler.batch is None:
+            if handler is None or handler.batch is None or delivery is self._suspect:
                 self._units.put_nowait([delivery])
                 continue
             batch = batches.setdefault(delivery.name, [])
@@ -235,6 +262,10 @@ class Shift:
             unit = await self._units.get()
             if unit is None:
                 return
+            if self._alone is not None:
+                self._units.put_nowait(unit)
+                await self._alone.wait()
+                continue
             unit = self._take(unit)
             self._running[task] = unit
             try:
@@ -248,6 +279,7 @@ class Shift:
                     extra={"action": "lease_lost", "jobs": [each.id for each in unit]},
                 )
             del self._running[task]
+            self._someone_finished.set()
             self._lost.difference_update(map(id, unit))
 
     def _take(self, unit: list[Delivery] | None) -> list[Delivery]:
@@ -260,17 +292,47 @@ class Shift:
         if not self._lost:
             return unit
         kept = [each for each in unit if id(each) not in self._lost]
+        if not any(each is self._suspect for each in kept) and any(each is self._suspect for each in unit):
+            self._end_suspect()
         self._lost.difference_update(map(id, unit))
         return kept
 
     async def _run(self, unit: list[Delivery]) -> None:
         if not unit:
             return
+        if unit[0] is self._suspect:
+            await self._run_alone(unit[0])
+            return
         handler = self._handlers.find(unit[0].name)
         if handler is not None and handler.batch is not None:
             await self._runner.run_batch(handler, unit)
         else:
             await self._runner.run_one(unit[0])
+
+    async def _run_alone(self, suspect: Delivery) -> None:
+        """Nothing else runs meanwhile: whatever happens to this process, it was this job's doing."""
+        self._alone = asyncio.Event()
+        try:
+            task = asyncio.current_task()
+            while any(each is not task for each in self._running):
+                self._someone_finished.clear()
+                await self._someone_finished.wait()
+            handler = self._handlers.find(suspect.name)
+            if handler is not None and handler.batch is not None:
+                await self._runner.run_batch(handler, [suspect])
+            else:
+                await self._runner.run_one(suspect)
+            # Written before anything else may go wrong: it will not be delivered once more.
+            while id(suspect) in self._held and self._settler.unwritten:
+                await self._settler.flush()
+        finally:
+            self._end_suspect()
+            self._alone.set()
+            self._alone = None
+
+    def _end_suspect(self) -> None:
+        self._suspect = None
+        self._suspect_ended.set()
 
     # -- the settler's echo
 

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from remuda.lifecycle import State
-from remuda.stores.contract import Delivery, EncodedJob, Settlement
+from remuda.stores.contract import Delivery, EncodedJob, Settlement, Suspects
 from remuda.stores.sql.steps import Steps
 from remuda.transition import Batch
 
@@ -42,7 +42,15 @@ class Dialect(ABC):
 
     @abstractmethod
     def claim(
-        self, queue: str, *, limit: int, now: datetime, lease: int, lease_expires_at: datetime, who: str
+        self,
+        queue: str,
+        *,
+        limit: int,
+        now: datetime,
+        lease: int,
+        lease_expires_at: datetime,
+        who: str,
+        suspects: Suspects,
     ) -> Steps[list[Claimed]]:
         """Lock due jobs that nobody else has locked and mark them PROCESSING, in fetch order."""
 

@@ -10,7 +10,7 @@ import msgspec
 
 from remuda.lifecycle import State
 from remuda.message import PRIORITIES
-from remuda.stores.contract import Delivery, EncodedJob, Settlement
+from remuda.stores.contract import Delivery, EncodedJob, Settlement, Suspects
 from remuda.stores.sql.dialect import Claimed, Dialect, Recovered
 from remuda.stores.sql.moments import aware, milliseconds, naive, naive_or_none
 from remuda.stores.sql.rows import (
@@ -49,7 +49,8 @@ _LEVELS = f"""
       AND EXISTS (
         SELECT 1 FROM message
         WHERE queue = %s AND message.priority = level.priority AND next_attempt_at <= %s
-          AND state IN ('PENDING', 'RETRYABLE'))
+          AND state IN ('PENDING', 'RETRYABLE')
+          AND (deliveries_count >= %s AND deliveries_count > attempts_count) = %s)
     ORDER BY level.priority DESC
 """
 
@@ -58,6 +59,7 @@ _DUE = f"""
         state, coalesce(state_since, created_at)
     FROM message FORCE INDEX (message_fetch_all)
     WHERE queue = %s AND priority = %s AND next_attempt_at <= %s AND state IN ('PENDING', 'RETRYABLE')
+      AND (deliveries_count >= %s AND deliveries_count > attempts_count) = %s
     ORDER BY next_attempt_at
     LIMIT %s
     FOR UPDATE SKIP LOCKED
@@ -180,13 +182,21 @@ class MysqlDialect(Dialect):
         return first_of_each([job.id for job in jobs], inserted.difference(refused))
 
     def claim(
-        self, queue: str, *, limit: int, now: datetime, lease: int, lease_expires_at: datetime, who: str
+        self,
+        queue: str,
+        *,
+        limit: int,
+        now: datetime,
+        lease: int,
+        lease_expires_at: datetime,
+        who: str,
+        suspects: Suspects,
     ) -> Steps[list[Claimed]]:
         moment = naive(now)
-        levels = yield Raw(_LEVELS, (queue, queue, moment))
+        levels = yield Raw(_LEVELS, (queue, queue, moment, *suspects))
         claimed: list[Claimed] = []
         for (priority,) in levels:
-            rows = yield Raw(_DUE, (queue, priority, moment, limit - len(claimed)))
+            rows = yield Raw(_DUE, (queue, priority, moment, *suspects, limit - len(claimed)))
             claimed += [read_claimed(row, lease=lease, now=now, moment=aware) for row in rows]
             if len(claimed) >= limit:
                 break

@@ -13,7 +13,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from remuda.clock import Clock
 from remuda.errors import ConfigurationError, StoreError
 from remuda.stores.contract import Capabilities
-from remuda.stores.sql import migrations
 from remuda.stores.sql.drivers import load_driver
 from remuda.stores.sql.engine import make_engine, run_on_engine
 from remuda.stores.sql.moments import aware
@@ -47,7 +46,7 @@ class MysqlStore(SqlStore):
         self._engine = make_engine(self._target, isolation_level="READ COMMITTED")
         try:
             version = await self.run_sync(_checked_version)
-            await self.run_sync(_ensure)
+            await self.run_on_schema(self._on_schema)
         except BaseException:
             await self._disconnect()
             raise
@@ -78,6 +77,9 @@ class MysqlStore(SqlStore):
             raise StoreError(f"the store {self.url} is closed")
         return await run_on_engine(self._engine, act, "MySQL")
 
+    async def run_on_schema(self, act: Callable[[Connection], T]) -> T:
+        return await self.run_sync(lambda connection: _alone(connection, act))
+
 
 def _checked_version(connection: Connection) -> str:
     version = str(connection.execute(text("SELECT VERSION()")).scalar())
@@ -91,10 +93,10 @@ def _checked_version(connection: Connection) -> str:
     return version
 
 
-def _ensure(connection: Connection) -> None:
+def _alone(connection: Connection, act: Callable[[Connection], T]) -> T:
     """One process at a time; the others find the tables made. Tables are not transactional here."""
     connection.execute(text("SELECT GET_LOCK(:name, 60)"), {"name": _SCHEMA_LOCK})
     try:
-        migrations.ensure(connection)
+        return act(connection)
     finally:
         connection.execute(text("SELECT RELEASE_LOCK(:name)"), {"name": _SCHEMA_LOCK})

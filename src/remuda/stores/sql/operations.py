@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from remuda.lifecycle import State
-from remuda.stores.contract import Delivery, EncodedJob, Settlement
+from remuda.stores.contract import Delivery, EncodedJob, Settlement, Suspects
 from remuda.stores.sql.dialect import Dialect
 from remuda.stores.sql.moments import between_ms
 from remuda.stores.sql.steps import Steps
@@ -38,7 +38,14 @@ def add(
 
 
 def fetch(
-    dialect: Dialect, queue: str, *, limit: int, now: datetime, lease_for: timedelta, who: str
+    dialect: Dialect,
+    queue: str,
+    *,
+    limit: int,
+    now: datetime,
+    lease_for: timedelta,
+    who: str,
+    suspects: Suspects,
 ) -> Steps[list[Delivery]]:
     """Claim under one fresh lease, and record it."""
     claimed = yield from dialect.claim(
@@ -48,6 +55,7 @@ def fetch(
         lease=secrets.randbits(62) + 1,
         lease_expires_at=now + lease_for,
         who=who,
+        suspects=suspects,
     )
     if claimed:
         yield from dialect.record(

@@ -9,7 +9,7 @@ from typing import Any
 
 from remuda.lifecycle import State
 from remuda.message import PRIORITIES
-from remuda.stores.contract import Delivery, EncodedJob, Settlement
+from remuda.stores.contract import Delivery, EncodedJob, Settlement, Suspects
 from remuda.stores.sql.dialect import Claimed, Dialect, Recovered
 from remuda.stores.sql.moments import aware, milliseconds, naive, naive_or_none
 from remuda.stores.sql.rows import (
@@ -89,6 +89,7 @@ _CLAIM = f"""
             FROM message
             WHERE queue = $1 AND priority = level.priority
               AND state IN ('PENDING', 'RETRYABLE') AND next_attempt_at <= $3
+              AND (deliveries_count >= $8 AND deliveries_count > attempts_count) = $9
             ORDER BY next_attempt_at
             LIMIT $4
             FOR UPDATE SKIP LOCKED
@@ -236,10 +237,19 @@ class PostgresDialect(Dialect):
         return first_of_each([job.id for job in jobs], inserted)
 
     def claim(
-        self, queue: str, *, limit: int, now: datetime, lease: int, lease_expires_at: datetime, who: str
+        self,
+        queue: str,
+        *,
+        limit: int,
+        now: datetime,
+        lease: int,
+        lease_expires_at: datetime,
+        who: str,
+        suspects: Suspects,
     ) -> Steps[list[Claimed]]:
         rows = yield Raw(
-            _CLAIM, (queue, list(PRIORITIES), naive(now), limit, lease, naive(lease_expires_at), who)
+            _CLAIM,
+            (queue, list(PRIORITIES), naive(now), limit, lease, naive(lease_expires_at), who, *suspects),
         )
         # RETURNING promises no order.
         return in_fetch_order([read_claimed(row, lease=lease, now=now, moment=aware) for row in rows])

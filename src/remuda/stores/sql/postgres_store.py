@@ -16,7 +16,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from remuda.clock import Clock
 from remuda.errors import StoreError
 from remuda.stores.contract import Capabilities, Wakeup
-from remuda.stores.sql import migrations
 from remuda.stores.sql.drivers import load_driver
 from remuda.stores.sql.engine import make_engine, run_on_engine
 from remuda.stores.sql.errors import is_conflict, is_outage, unavailable
@@ -65,7 +64,7 @@ class PostgresStore(SqlStore):
     async def _connect(self) -> Capabilities:
         self._engine = make_engine(self._target)
         try:
-            await self.run_sync(_ensure)
+            await self.run_on_schema(self._on_schema)
             self._pool = await self._asyncpg.create_pool(
                 dsn=_dsn(self._target),
                 min_size=0,
@@ -134,6 +133,9 @@ class PostgresStore(SqlStore):
             raise StoreError(f"the store {self.url} is closed")
         return await run_on_engine(self._engine, act, "PostgreSQL")
 
+    async def run_on_schema(self, act: Callable[[Connection], T]) -> T:
+        return await self.run_sync(lambda connection: _alone(connection, act))
+
     # -- waking: one notification for many jobs, and polling behind it
 
     def _steps_in_caller(self, queue: str) -> Steps[None]:
@@ -191,10 +193,10 @@ class PostgresStore(SqlStore):
         super()._announce(str(queue))
 
 
-def _ensure(connection: Connection) -> None:
+def _alone(connection: Connection, act: Callable[[Connection], T]) -> T:
     """One process at a time; the others find the tables made."""
     connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _SCHEMA_LOCK})
-    migrations.ensure(connection)
+    return act(connection)
 
 
 def _dsn(target: URL) -> str:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from remuda.lifecycle import State
 from remuda.message import PRIORITIES
-from remuda.stores.contract import Delivery, EncodedJob, Settlement
+from remuda.stores.contract import Delivery, EncodedJob, Settlement, Suspects
 from remuda.stores.sql.dialect import Claimed, Dialect, Recovered
 from remuda.stores.sql.moments import milliseconds
 from remuda.stores.sql.rows import CLAIM_COLUMNS, error_line, first_of_each, read_claimed, still_held
@@ -36,6 +36,7 @@ _DUE = f"""
         state, coalesce(state_since, created_at)
     FROM message
     WHERE queue = ? AND priority = ? AND state IN ('PENDING', 'RETRYABLE') AND next_attempt_at <= ?
+      AND (deliveries_count >= ? AND deliveries_count > attempts_count) = ?
     ORDER BY next_attempt_at, id
     LIMIT ?
 """
@@ -155,14 +156,22 @@ class SqliteDialect(Dialect):
         return new
 
     def claim(
-        self, queue: str, *, limit: int, now: datetime, lease: int, lease_expires_at: datetime, who: str
+        self,
+        queue: str,
+        *,
+        limit: int,
+        now: datetime,
+        lease: int,
+        lease_expires_at: datetime,
+        who: str,
+        suspects: Suspects,
     ) -> Steps[list[Claimed]]:
         if (yield Raw(_PAUSED, (queue,))):
             return []
         moment = text_of(now)
         claimed: list[Claimed] = []
         for priority in PRIORITIES:
-            rows = yield Raw(_DUE, (queue, priority, moment, limit - len(claimed)))
+            rows = yield Raw(_DUE, (queue, priority, moment, *suspects, limit - len(claimed)))
             claimed += [read_claimed(row, lease=lease, now=now, moment=moment_of) for row in rows]
             if len(claimed) >= limit:
                 break

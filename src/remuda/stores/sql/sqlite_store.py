@@ -18,7 +18,6 @@ from sqlalchemy.pool import NullPool, StaticPool
 from remuda.clock import Clock
 from remuda.errors import StoreError, StoreUnavailableError
 from remuda.stores.contract import Capabilities, Wakeup
-from remuda.stores.sql import migrations
 from remuda.stores.sql.sqlite_dialect import SqliteDialect
 from remuda.stores.sql.steps import Query, Raw, Rows, Steps
 from remuda.stores.sql.store import SqlStore
@@ -52,7 +51,7 @@ class SqliteStore(SqlStore):
         self._writer = _Writer(engine)
         self._writer.start()
         try:
-            await self.run_sync(migrations.ensure)
+            await self.run_on_schema(self._on_schema)
         except BaseException:
             await self._disconnect()
             raise

@@ -18,15 +18,17 @@ from remuda.lifecycle import State
 from remuda.message import DeadLetter, DeadLetterFilter, JobRecord, Replayed, Stats
 from remuda.stores import redact
 from remuda.stores.contract import (
+    NO_SUSPECTS,
     Capabilities,
     Delivery,
     EncodedJob,
     Settlement,
     Store,
+    Suspects,
     TrailPage,
     Wakeup,
 )
-from remuda.stores.sql import dead_letters, inspection, operations, trail, upkeep
+from remuda.stores.sql import dead_letters, inspection, migrations, operations, trail, upkeep
 from remuda.stores.sql.dialect import Dialect
 from remuda.stores.sql.steps import Steps, drive
 
@@ -50,6 +52,7 @@ class SqlStore(Store):
         self._capabilities: Capabilities | None = None
         self._opening = asyncio.Lock()
         self._closed = False
+        self._on_schema: Callable[[Connection], None] = migrations.ensure
         self._wakeups: dict[str, set[Wakeup]] = {}
 
     # -- what a subclass provides
@@ -72,6 +75,10 @@ class SqlStore(Store):
     @abstractmethod
     async def run_sync(self, act: Callable[[Connection], T]) -> T:
         """Run a function over a SQLAlchemy connection in one transaction (schema work)."""
+
+    async def run_on_schema(self, act: Callable[[Connection], T]) -> T:
+        """`run_sync`, while nobody else works on the schema. Subclasses lock where that takes a lock."""
+        return await self.run_sync(act)
 
     @abstractmethod
     async def _sync_clock(self) -> None:
@@ -103,6 +110,11 @@ class SqlStore(Store):
                 self._capabilities = await self._connect()
                 await self._refresh_clock()
             return self._capabilities
+
+    async def open_unchecked(self) -> Capabilities:
+        """`open`, but leave the schema as it is: for whoever looks at it, makes it or migrates it."""
+        self._on_schema = _leave_as_it_is
+        return await self.open()
 
     async def close(self) -> None:
         async with self._opening:
@@ -173,11 +185,27 @@ class SqlStore(Store):
             )
         return connection
 
-    async def fetch(self, queue: str, *, limit: int, lease: timedelta, who: str) -> list[Delivery]:
+    async def fetch(
+        self,
+        queue: str,
+        *,
+        limit: int,
+        lease: timedelta,
+        who: str,
+        suspects: Suspects = NO_SUSPECTS,
+    ) -> list[Delivery]:
         await self._ready()
         now = self.now()
         return await self._hot(
-            lambda: operations.fetch(self.dialect, queue, limit=limit, now=now, lease_for=lease, who=who)
+            lambda: operations.fetch(
+                self.dialect,
+                queue,
+                limit=limit,
+                now=now,
+                lease_for=lease,
+                who=who,
+                suspects=suspects,
+            )
         )
 
     async def settle(self, queue: str, settlements: Sequence[Settlement], *, who: str) -> list[Settlement]:
@@ -360,3 +388,7 @@ class SqlStore(Store):
 
     async def trim_transitions(self, queue: str, *, up_to: int) -> int:
         return await self._cold(lambda: trail.trim(queue, up_to=up_to))
+
+
+def _leave_as_it_is(_connection: Connection) -> None:
+    """No work on the schema."""
