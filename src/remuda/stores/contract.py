@@ -207,6 +207,10 @@ class Store(ABC):
         """Put back what a dead worker holds: lease over, or (without one) acquired `timeout` ago. The ids."""
 
     @abstractmethod
+    async def next_due(self, queue: str) -> datetime | None:
+        """When the first waiting job is due, in the past or in the future; None when none waits."""
+
+    @abstractmethod
     def watch(self, queue: str) -> Wakeup:
         """From now on be told when a job may have become due. Close it when it is not needed any more."""
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -169,7 +170,7 @@ class Shift:
                     if not deliveries and await self._all_done():
                         self._stopping.set()
                 else:
-                    await self._unless_stopping(wakeup.wait(options.max_fetch_interval))
+                    await self._unless_stopping(wakeup.wait(await self._idle_time()))
         finally:
             wakeup.close()
 
@@ -198,6 +199,19 @@ class Shift:
                 self._suspect = found[0]
                 deliveries += found
         return deliveries
+
+    async def _idle_time(self) -> timedelta:
+        """Until the next job is due, as far as that is known, and no longer than `max_fetch_interval`.
+
+        What is due already and was not fetched (the queue is paused, say) waits for the longest time.
+        """
+        longest = self._options.max_fetch_interval
+        try:
+            due = await self._store.next_due(self._queue)
+        except StoreUnavailableError:
+            return longest  # the next fetch will say so
+        ahead = timedelta(0) if due is None else due - self._store.now()
+        return min(longest, ahead + timedelta(milliseconds=1)) if ahead > timedelta(0) else longest
 
     async def _free_capacity(self) -> int:
         """How many to ask for; waits until that is worth a fetch."""
@@ -509,8 +523,6 @@ class Shift:
     async def _last_words(self, settler: asyncio.Task[None]) -> None:
         """Write every outcome that is left, for as long as a stop may take."""
         self._settler.hurry = True
-        settler.cancel()
-        await asyncio.gather(settler, return_exceptions=True)
         limit = max(LAST_WORDS_S, self._options.graceful_timeout.total_seconds())
         try:
             async with asyncio.timeout(LAST_WORDS_S if self._at_once.is_set() else limit):
@@ -522,3 +534,5 @@ class Shift:
                 self._settler.unwritten,
                 extra={"action": "outcomes_unwritten"},
             )
+        settler.cancel()
+        await asyncio.gather(settler, return_exceptions=True)

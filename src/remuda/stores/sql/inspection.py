@@ -6,12 +6,12 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Select, Text, cast, func, literal, null, select, union
+from sqlalchemy import ColumnElement, Select, Text, cast, func, literal, null, select, text, union
 
 from remuda.codec import decode_headers
 from remuda.errors import DecodeError
 from remuda.lifecycle import TERMINAL_STATES, State
-from remuda.message import DeadLetter, JobRecord, Stats
+from remuda.message import PRIORITIES, DeadLetter, JobRecord, Stats
 from remuda.stores.sql.moments import aware, aware_or_none, naive
 from remuda.stores.sql.schema import StoredState, archive, message
 from remuda.stores.sql.schema import queue as queue_table
@@ -46,6 +46,8 @@ _RECORD_COLUMNS = (
 
 _MAIN = message.c
 _ENDED = archive.c
+# Written as the partial index has it, for a planner only takes the index if it can tell they agree.
+_IS_WAITING = text("state IN ('PENDING', 'RETRYABLE')")
 
 
 def _columns(source: Any, **other: Any) -> list[ColumnElement[Any]]:
@@ -112,14 +114,13 @@ def stats(queue: str, *, now: datetime) -> Steps[Stats]:
     ended = _counted(
         (yield select(_ENDED.state, func.count()).where(_ENDED.queue == queue).group_by(_ENDED.state))
     )
-    waiting = _MAIN.state.in_([StoredState.PENDING, StoredState.RETRYABLE])
     delayed = yield (
         select(func.count())
         .select_from(message)
-        .where(_MAIN.queue == queue, waiting, _MAIN.next_attempt_at > moment)
+        .where(_MAIN.queue == queue, _IS_WAITING, _MAIN.next_attempt_at > moment)
     )
     oldest = yield select(func.min(_MAIN.next_attempt_at)).where(
-        _MAIN.queue == queue, waiting, _MAIN.next_attempt_at <= moment
+        _MAIN.queue == queue, _IS_WAITING, _MAIN.next_attempt_at <= moment
     )
     paused = yield select(queue_table.c.paused_at).where(
         queue_table.c.name == queue, queue_table.c.paused_at.is_not(None)
@@ -136,6 +137,20 @@ def stats(queue: str, *, now: datetime) -> Steps[Stats]:
         paused=bool(paused),
         oldest_due=None if first_due is None else now - aware(first_due),
     )
+
+
+def next_due(queue: str) -> Steps[datetime | None]:
+    """The earliest `next_attempt_at` of what waits: one look into the fetch index per priority."""
+    firsts = [
+        select(_MAIN.next_attempt_at)
+        .where(_MAIN.queue == queue, _MAIN.priority == priority, _IS_WAITING)
+        .order_by(_MAIN.next_attempt_at)
+        .limit(1)
+        .scalar_subquery()
+        for priority in PRIORITIES
+    ]
+    rows = yield select(*firsts)
+    return min((aware(moment) for moment in rows[0] if moment is not None), default=None)
 
 
 def _counted(rows: Rows) -> dict[StoredState, int]:

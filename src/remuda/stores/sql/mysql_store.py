@@ -1,7 +1,8 @@
-"""MariaDB and MySQL, through SQLAlchemy's engine on an asyncio driver. Idle workers poll."""
+"""MariaDB and MySQL, through SQLAlchemy's engine on an asyncio driver."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TypeVar
@@ -12,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from remuda.clock import Clock
 from remuda.errors import ConfigurationError, StoreError
-from remuda.stores.contract import Capabilities
+from remuda.stores.contract import Capabilities, Wakeup
 from remuda.stores.sql.drivers import load_driver
 from remuda.stores.sql.engine import make_engine, run_on_engine
 from remuda.stores.sql.moments import aware
@@ -23,6 +24,9 @@ from remuda.stores.sql.store import SqlStore
 T = TypeVar("T")
 
 _SCHEMA_LOCK = "remuda schema"
+CONNECT_TIMEOUT_S = 10
+LOOK_MOST_EVERY_S = 0.02
+LOOK_AT_LEAST_EVERY_S = 0.2
 OLDEST_MARIADB = (10, 6)
 OLDEST_MYSQL = (8, 0)
 
@@ -40,10 +44,15 @@ class MysqlStore(SqlStore):
         if "charset" not in self._target.query:
             self._target = self._target.update_query_dict({"charset": "utf8mb4"})
         self._engine: AsyncEngine | None = None
+        self._lookers: dict[str, asyncio.Task[None]] = {}
 
     async def _connect(self) -> Capabilities:
         # Each statement sees what is committed, and locks only the rows it returns.
-        self._engine = make_engine(self._target, isolation_level="READ COMMITTED")
+        self._engine = make_engine(
+            self._target,
+            isolation_level="READ COMMITTED",
+            connect_args={"connect_timeout": CONNECT_TIMEOUT_S},
+        )
         try:
             version = await self.run_sync(_checked_version)
             await self.run_on_schema(self._on_schema)
@@ -53,6 +62,10 @@ class MysqlStore(SqlStore):
         return Capabilities(backend="mysql", version=version, wake="poll", transactional=True)
 
     async def _disconnect(self) -> None:
+        for looker in self._lookers.values():
+            looker.cancel()
+        await asyncio.gather(*self._lookers.values(), return_exceptions=True)
+        self._lookers.clear()
         if self._engine is not None:
             engine, self._engine = self._engine, None
             await engine.dispose()
@@ -79,6 +92,33 @@ class MysqlStore(SqlStore):
 
     async def run_on_schema(self, act: Callable[[Connection], T]) -> T:
         return await self.run_sync(lambda connection: _alone(connection, act))
+
+    # -- waking: no notifications here, so one look for all the workers of this process
+
+    def watch(self, queue: str) -> Wakeup:
+        looker = self._lookers.get(queue)
+        if looker is None or looker.done():
+            self._lookers[queue] = asyncio.get_running_loop().create_task(self._look_out(queue))
+        return super().watch(queue)
+
+    async def _look_out(self, queue: str) -> None:
+        """While anyone watches, look for a due job: often after one was found, less so in quiet times."""
+        interval = LOOK_AT_LEAST_EVERY_S
+        last_due: datetime | None = None
+        while True:
+            await asyncio.sleep(interval)
+            if not self._wakeups.get(queue):
+                return
+            try:
+                due = await self.next_due(queue)
+            except StoreError:
+                due = None  # the workers notice for themselves
+            if due is not None and due <= self.now() and due != last_due:
+                self._announce(queue)
+                interval = LOOK_MOST_EVERY_S
+            else:
+                interval = min(interval * 1.5, LOOK_AT_LEAST_EVERY_S)
+            last_due = due
 
 
 def _checked_version(connection: Connection) -> str:

@@ -36,6 +36,9 @@ NOTIFY_EVERY = 0.01  # seconds; a notification takes a lock on the whole cluster
 POOL_SIZE = 8
 CONFLICT_TRIES = 5
 RECONNECT_EVERY = 1.0
+# A server that stops answering is an outage like any other, not a worker that hangs.
+CONNECT_TIMEOUT_S = 10
+COMMAND_TIMEOUT_S = 60
 
 # A queue's table is empty one moment and full the next, so what the planner knows of it is mostly
 # wrong. These leave it the one plan that is right at any size: find rows through an index, and join
@@ -62,7 +65,8 @@ class PostgresStore(SqlStore):
         self._noticed_at: dict[str, float] = {}
 
     async def _connect(self) -> Capabilities:
-        self._engine = make_engine(self._target)
+        limits = {"timeout": CONNECT_TIMEOUT_S, "command_timeout": COMMAND_TIMEOUT_S}
+        self._engine = make_engine(self._target, connect_args=limits)
         try:
             await self.run_on_schema(self._on_schema)
             self._pool = await self._asyncpg.create_pool(
@@ -71,6 +75,8 @@ class PostgresStore(SqlStore):
                 max_size=POOL_SIZE,
                 server_settings={"application_name": "remuda", **_PLANNING},
                 reset=_no_reset,
+                timeout=CONNECT_TIMEOUT_S,
+                command_timeout=COMMAND_TIMEOUT_S,
             )
             version = await self.run_sync(
                 lambda connection: str(connection.execute(text("SHOW server_version")).scalar())

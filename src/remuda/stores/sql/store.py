@@ -250,6 +250,9 @@ class SqlStore(Store):
             self._announce(queue)
         return recovered
 
+    async def next_due(self, queue: str) -> datetime | None:
+        return await self._cold(lambda: inspection.next_due(queue), read_only=True)
+
     def watch(self, queue: str) -> Wakeup:
         wakeup = Wakeup(lambda closed: self._wakeups[queue].discard(closed))
         self._wakeups.setdefault(queue, set()).add(wakeup)
