@@ -62,8 +62,3 @@ class MergingAdder:
         for each, is_new in zip(batch, new, strict=True):
             if not each.new.done():
                 each.new.set_result(is_new)
-
-    async def drain(self) -> None:
-        """Wait until nothing is on its way."""
-        if self._follower is not None and not self._follower.done():
-            await asyncio.wait({self._follower})

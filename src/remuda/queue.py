@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Iterator
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
@@ -56,6 +58,8 @@ class Queue:
         self._adder = MergingAdder(self.store, self.name, self.who)
         self._ids = IdMaker()
         self._closed = False
+        self._adding = 0
+        self._nothing_added = asyncio.Event()
 
     def __repr__(self) -> str:
         return f"Queue({self.name!r}, {self.store.url!r})"
@@ -78,7 +82,9 @@ class Queue:
         """Finish what is being added, and close the store if the queue opened it."""
         if not self._closed:
             self._closed = True
-            await self._adder.drain()
+            while self._adding:
+                self._nothing_added.clear()
+                await self._nothing_added.wait()
             if self._owns_store:
                 await self.store.close()
 
@@ -160,17 +166,30 @@ class Queue:
         await self._ready()
         encoded = self.encode(list(jobs))
         if encoded:
-            await self.store.add(self.name, encoded, who=self.who, connection=connection)
+            with self._under_way():
+                await self.store.add(self.name, encoded, who=self.who, connection=connection)
         return [job.id for job in encoded]
 
     async def _add_one(self, job: NewJob, connection: Any) -> Added:
         await self._ready()
         (encoded,) = self.encode([job])
-        if connection is None:
-            new = await self._adder.add(encoded)
-        else:
-            (new,) = await self.store.add(self.name, [encoded], who=self.who, connection=connection)
+        with self._under_way():
+            if connection is None:
+                new = await self._adder.add(encoded)
+            else:
+                (new,) = await self.store.add(self.name, [encoded], who=self.who, connection=connection)
         return Added(encoded.id, new)
+
+    @contextlib.contextmanager
+    def _under_way(self) -> Iterator[None]:
+        """An add that `close` waits for."""
+        self._adding += 1
+        try:
+            yield
+        finally:
+            self._adding -= 1
+            if not self._adding:
+                self._nothing_added.set()
 
     def encode(self, jobs: list[NewJob]) -> list[EncodedJob]:
         """Check and encode; nothing is written."""

@@ -14,6 +14,8 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        fail(f"{question} Nobody is there to be asked: nothing was changed. Say --yes", ExitCode.NOT_CONFIRMED)
+        fail(
+            f"{question} Nobody is there to be asked: nothing was changed. Say --yes", ExitCode.NOT_CONFIRMED
+        )
     if not typer.confirm(question, err=True):
         fail("not confirmed: nothing was changed", ExitCode.NOT_CONFIRMED)

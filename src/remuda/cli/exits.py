@@ -85,7 +85,7 @@ def told_in_one_line() -> Iterator[None]:
         fail(str(error), code_of(error))
     except BrokenPipeError:
         raise  # the reader has seen enough (`| head`); Typer ends quietly
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - a person gets one line, whatever it was
         _show_trace()
         hint = "" if Traces.shown else " (`remuda --debug …` shows where)"
         fail(f"{type(error).__name__}: {error}{hint}", ExitCode.ERROR)

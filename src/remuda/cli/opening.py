@@ -38,7 +38,7 @@ async def opened_store(url: str | None, *, create: bool = False) -> AsyncIterato
             if create:
                 await store.open()
             else:
-                await open_existing(store)
+                await open_existing(store, given(url))
         yield store
     finally:
         await store.close()
@@ -60,13 +60,13 @@ async def opened_queue(
             await queue.close()
 
 
-async def open_existing(store: Store) -> None:
+async def open_existing(store: Store, url: str) -> None:
     """Open without making anything; errors say what is missing."""
     sql = sql_store(store)
     if sql is None:
         await store.open()
         return
-    check_file(sql)
+    check_file(url)
     await sql.open_unchecked()
     await sql.run_sync(_check_tables)
 
@@ -88,17 +88,20 @@ def sql_store(store: Store) -> SqlStore | None:
     return store if isinstance(store, SqlStore) else None
 
 
-def sqlite_file(store: SqlStore) -> Path | None:
+def sqlite_file(url: str) -> Path | None:
     """The file of an SQLite store; None for one in memory, and for other stores."""
-    if store.backend != "sqlite":
+    from sqlalchemy.engine import make_url
+
+    made = make_url(url)
+    database = made.database if made.get_backend_name() == "sqlite" else None
+    if not database or database == ":memory:" or database.startswith("file:"):
         return None
-    path = store.url.partition("?")[0].removeprefix("sqlite://").removeprefix("/")
-    return Path(path) if path and path != ":memory:" else None
+    return Path(database)
 
 
-def check_file(store: SqlStore) -> None:
+def check_file(url: str) -> None:
     """Opening an SQLite file that is not there would make it."""
-    path = sqlite_file(store)
+    path = sqlite_file(url)
     if path is not None and not path.exists():
         raise StoreUnavailableError(f"there is no file {path}; `remuda init` makes it")
 

@@ -70,7 +70,7 @@ def parse_moment(text: str) -> Moment:
         return Moment(at=parse_instant(text))
     except ValueError:
         raise ValueError(
-            f"neither a time nor a duration: {text!r}; write 2030-01-31T08:00Z, or 30m, 2h, 1d for that long ago"
+            f"neither a time nor a duration: {text!r}; write 2030-01-31T08:00Z, or 2h for two hours ago"
         ) from None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
@@ -23,6 +23,8 @@ from remuda.stores.sql.rows import (
 )
 from remuda.stores.sql.steps import Raw, Steps
 from remuda.transition import Batch
+
+PACKET_CHARACTERS = 2 * 1024 * 1024
 
 # Nothing but placeholders: drivers join such rows into one statement, as large as the server takes.
 _INSERT = f"""
@@ -137,8 +139,19 @@ def _with_places(sql: str, count: int) -> str:
     return sql.format(ids=",".join(["%s"] * count) or "NULL")
 
 
-def _json(rows: object) -> str:
-    return msgspec.json.encode(rows).decode()
+def _packets(rows: Iterable[object]) -> Iterator[str]:
+    """Rows as JSON lists, each well below the 16 MiB that a server takes in one packet by default."""
+    packet: list[str] = []
+    size = 0
+    for row in rows:
+        encoded = msgspec.json.encode(row).decode()
+        if packet and size + len(encoded) > PACKET_CHARACTERS:
+            yield f"[{','.join(packet)}]"
+            packet, size = [], 0
+        packet.append(encoded)
+        size += len(encoded)
+    if packet:
+        yield f"[{','.join(packet)}]"
 
 
 class MysqlDialect(Dialect):
@@ -226,7 +239,8 @@ class MysqlDialect(Dialect):
             for each in settlements
             if each.delivery.key in keys
         ]
-        yield Raw(_ARCHIVE, (naive(now), naive(now), who, _json(told)))
+        for packet in _packets(told):
+            yield Raw(_ARCHIVE, (naive(now), naive(now), who, packet))
         yield Raw(_with_ids(_DELETE, keys))
         return keys
 
@@ -243,7 +257,8 @@ class MysqlDialect(Dialect):
             for each in settlements
             if each.delivery.key in keys
         ]
-        yield Raw(_RETRY, (_json(told), naive(now)))
+        for packet in _packets(told):
+            yield Raw(_RETRY, (packet, naive(now)))
         return keys
 
     def extend(

@@ -1,0 +1,416 @@
+"""`dlq peek`, `replay`, `drop`, `export`: dead letters."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from remuda.cli import output
+from remuda.cli.asking import confirm
+from remuda.cli.exits import ExitCode, fail, run
+from remuda.cli.opening import opened_queue
+from remuda.cli.options import AsJson, ByIds, ByName, ByReason, DryRun, QueueName, Since, Until, Url, Yes
+from remuda.cli.output import Cell, Column
+from remuda.cli.queues import most_first, note_if_unknown
+from remuda.cli.times import Moment, relative
+from remuda.lifecycle import PRODUCER_REASONS, Reason
+
+if TYPE_CHECKING:
+    from remuda.message import DeadLetter
+    from remuda.queue import Queue
+
+app = typer.Typer(no_args_is_help=True)
+
+HANDFUL = 10  # a replay of no more than this is a trial, and does not ask
+CHUNK = 500
+
+Limit = Annotated[
+    int | None,
+    typer.Option(
+        "--limit", "-n", min=1, metavar="N", help="At most so many, oldest first; without it, all that match."
+    ),
+]
+
+
+class Which(NamedTuple):
+    """The filter as it came from the command line."""
+
+    reason: Reason | None
+    name: str | None
+    since: Moment | None
+    until: Moment | None
+    ids: list[str] | None
+
+    def on(self, now: datetime, *, frozen: bool = False) -> dict[str, Any]:
+        """As the dead letters take it. `frozen`: nothing that dies from `now` on."""
+        until = None if self.until is None else self.until.on(now)
+        if frozen:
+            until = now if until is None else min(until, now)
+        return {
+            "reason": self.reason,
+            "name": self.name,
+            "since": None if self.since is None else self.since.on(now),
+            "until": until,
+            "ids": self.ids,
+        }
+
+
+# -- peek
+
+
+@app.command()
+def peek(
+    queue: QueueName,
+    url: Url = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="Show so many.")] = 20,
+    reason: ByReason = None,
+    name: ByName = None,
+    since: Since = None,
+    until: Until = None,
+    job_id: ByIds = None,
+    trace: Annotated[bool, typer.Option("--trace", help="Show the trace of each error.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show how many there are by reason, and the latest ones with their errors. Nothing is changed."""
+    which = Which(reason, name, since, until, job_id)
+    run(lambda: _peek(queue, url, which, limit, trace=trace, as_json=as_json))
+
+
+async def _peek(name: str, url: str | None, which: Which, limit: int, *, trace: bool, as_json: bool) -> None:
+    from remuda.cli.records import job_fields
+
+    async with opened_queue(name, url) as queue:
+        now = queue.store.now()
+        counts = await queue.dead.count(**which.on(now))
+        letters = await queue.dead.peek(limit=limit, **which.on(now)) if counts else []
+        if not counts:
+            await note_if_unknown(queue, await queue.stats())
+    if as_json:
+        fields = [job_fields(each) for each in letters]
+        output.emit(
+            {"queue": name, "total": sum(counts.values()), "by_reason": most_first(counts), "letters": fields}
+        )
+    elif not counts:
+        output.note("no dead letters")
+    else:
+        output.bars(most_first(counts), {})
+        output.say()
+        _show_letters(letters, now, trace=trace)
+        hidden = sum(counts.values()) - len(letters)
+        if hidden > 0:
+            output.note(f"and {hidden:,} older ones (--limit)")
+
+
+def _show_letters(letters: list[DeadLetter], now: datetime, *, trace: bool) -> None:
+    if trace or output.on_terminal():
+        for letter in letters:
+            _show_card(letter, now, trace=trace)
+    else:
+        output.table(_COLUMNS, [_row(each, now) for each in letters])
+
+
+_COLUMNS = (
+    Column("id"),
+    Column("name"),
+    Column("reason"),
+    Column("attempts", right=True),
+    Column("died"),
+    Column("error"),
+    Column("payload"),
+)
+
+
+def _row(letter: DeadLetter, now: datetime) -> output.Cells:
+    return (
+        output.printable(letter.id),
+        output.printable(letter.name) or "-",
+        letter.reason or "unknown",
+        str(letter.attempts),
+        _died(letter, now),
+        _error(letter) or "-",
+        _payload(letter),
+    )
+
+
+def _show_card(letter: DeadLetter, now: datetime, *, trace: bool) -> None:
+    """A few lines for one letter; what is too long for the terminal is cut."""
+    attempts = output.plural(letter.attempts, "attempt")
+    head = (letter.id, letter.name or "(no name)", letter.reason or "unknown", attempts, _died(letter, now))
+    lines = [f"  {_error(letter)}" if _error(letter) else "", f"  {_payload(letter)}"]
+    if trace and letter.error_trace:
+        lines = lines[1:]
+    if output.on_terminal():
+        console = output.console()
+        styles = ("bold", "cyan", "red", "", output.FAINT)
+        for cell in map(Cell, map(output.printable, head), styles):
+            console.print(output.styled(cell), end="  ")
+        console.print()
+        for line in filter(None, lines):
+            console.print(output.styled(line), no_wrap=True, overflow="ellipsis")
+    else:
+        output.say("  ".join(map(output.printable, head)))
+        for line in filter(None, lines):
+            output.say(line)
+    if trace and letter.error_trace:
+        for line in output.printable_lines(letter.error_trace).splitlines():
+            output.say(f"    {line}", output.FAINT)
+        output.say()
+
+
+def _died(letter: DeadLetter, now: datetime) -> str:
+    return "-" if letter.died_at is None else relative(letter.died_at, now)
+
+
+def _error(letter: DeadLetter) -> str:
+    return output.printable(": ".join(filter(None, (letter.error_type, letter.error_message))))
+
+
+def _payload(letter: DeadLetter) -> str:
+    from remuda.cli.records import payload_text
+
+    return output.printable(payload_text(letter))
+
+
+# -- replay and drop
+
+
+@app.command()
+def replay(
+    queue: QueueName,
+    url: Url = None,
+    limit: Limit = None,
+    reason: ByReason = None,
+    name: ByName = None,
+    since: Since = None,
+    until: Until = None,
+    job_id: ByIds = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Put dead letters back into the queue with a fresh retry budget, oldest first.
+
+    More than 10 at once ask first: try your fix on a few, watch the queue, then replay the rest.
+    """
+    which = Which(reason, name, since, until, job_id)
+    run(lambda: _replay(queue, url, which, limit, dry_run=dry_run, yes=yes, as_json=as_json))
+
+
+async def _replay(
+    name: str, url: str | None, which: Which, limit: int | None, *, dry_run: bool, yes: bool, as_json: bool
+) -> None:
+    still_live: set[str] = set()
+    async with opened_queue(name, url) as queue:
+        chosen = await _choose(queue, which, limit)
+        _warn_of_producers(chosen)
+        if dry_run:
+            ids = (await queue.dead.replay(limit=max(1, chosen.total), dry_run=True, **chosen.filter)).ids
+        else:
+            if chosen.total > HANDFUL:
+                confirm(f"Replay {_described(chosen, name)}?", yes=yes)
+
+            async def some(ask: int) -> list[str]:
+                replayed = await queue.dead.replay(limit=ask, **chosen.filter)
+                still_live.update(replayed.still_live)
+                return replayed.ids
+
+            ids = await _in_chunks("replaying", chosen.total, some)
+        stayed = sorted(still_live.difference(ids))
+    if as_json:
+        output.emit(
+            {"queue": name, "dry_run": dry_run, "replayed": len(ids), "ids": ids, "still_live": stayed}
+        )
+    elif dry_run:
+        _say_what_would(ids, f"would replay {output.plural(len(ids), 'dead letter')} of {name}")
+    else:
+        output.say(f"replayed {output.plural(len(ids), 'dead letter')} of {name}")
+        if stayed:
+            output.note(f"{len(stayed)} stayed, for a job with the same id lives: {', '.join(stayed[:10])}")
+    _end_if_missing(which, chosen, name)
+
+
+@app.command()
+def drop(
+    queue: QueueName,
+    url: Url = None,
+    limit: Limit = None,
+    reason: ByReason = None,
+    name: ByName = None,
+    since: Since = None,
+    until: Until = None,
+    job_id: ByIds = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove dead letters for good, oldest first. The trail keeps that it happened."""
+    which = Which(reason, name, since, until, job_id)
+    run(lambda: _drop(queue, url, which, limit, dry_run=dry_run, yes=yes, as_json=as_json))
+
+
+async def _drop(
+    name: str, url: str | None, which: Which, limit: int | None, *, dry_run: bool, yes: bool, as_json: bool
+) -> None:
+    async with opened_queue(name, url) as queue:
+        chosen = await _choose(queue, which, limit)
+        if dry_run:
+            ids = await _oldest(queue, chosen)
+        else:
+            if chosen.total:
+                confirm(f"Drop {_described(chosen, name)} for good?", yes=yes)
+            ids = await _in_chunks(
+                "dropping", chosen.total, lambda ask: queue.dead.drop(limit=ask, **chosen.filter)
+            )
+    if as_json:
+        output.emit({"queue": name, "dry_run": dry_run, "dropped": len(ids), "ids": ids})
+    elif dry_run:
+        _say_what_would(ids, f"would drop {output.plural(len(ids), 'dead letter')} of {name}")
+    else:
+        output.say(f"dropped {output.plural(len(ids), 'dead letter')} of {name}")
+    _end_if_missing(which, chosen, name)
+
+
+class Chosen(NamedTuple):
+    """What a command is about to touch. Nothing that dies after it was counted is among it."""
+
+    filter: dict[str, Any]
+    counts: dict[str, int]
+    total: int
+
+
+async def _choose(queue: Queue, which: Which, limit: int | None) -> Chosen:
+    narrowed = which.on(queue.store.now(), frozen=True)
+    counts = await queue.dead.count(**narrowed)
+    if not counts:
+        await note_if_unknown(queue, await queue.stats())
+    total = sum(counts.values())
+    return Chosen(narrowed, counts, total if limit is None else min(limit, total))
+
+
+def _described(chosen: Chosen, name: str) -> str:
+    matching = sum(chosen.counts.values())
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in most_first(chosen.counts).items())
+    of_all = f" (the oldest of {matching:,})" if chosen.total < matching else ""
+    return f"{output.plural(chosen.total, 'dead letter')} of {name}{of_all}: {reasons}".rstrip(": ")
+
+
+def _warn_of_producers(chosen: Chosen) -> None:
+    """These were dead before a handler saw them, and will be again."""
+    hopeless = {reason: count for reason, count in chosen.counts.items() if reason in PRODUCER_REASONS}
+    if hopeless:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in most_first(hopeless).items())
+        output.note(
+            f"warning: {reasons}: no handler can read these, so a replay leads straight back; "
+            "mend the program that adds them, then drop them"
+        )
+
+
+async def _oldest(queue: Queue, chosen: Chosen) -> list[str]:
+    ids: list[str] = []
+    letters = queue.dead.export(**chosen.filter)
+    async with contextlib.aclosing(letters):  # type: ignore[type-var]  # an async generator
+        async for letter in letters:
+            if len(ids) >= chosen.total:
+                break
+            ids.append(letter.id)
+    return ids
+
+
+async def _in_chunks(what: str, total: int, some: Callable[[int], Awaitable[list[str]]]) -> list[str]:
+    """Up to `total`, a chunk at a time, with a bar that tells the truth."""
+    ids: list[str] = []
+    try:
+        with output.progress(what, total) as advance:
+            while len(ids) < total:
+                ask = min(CHUNK, total - len(ids))
+                chunk = await some(ask)
+                ids += chunk
+                advance(len(chunk))
+                if len(chunk) < ask:
+                    break
+    except BaseException:
+        output.note(f"stopped {what} after {len(ids):,} of {total:,}")
+        raise
+    return ids
+
+
+def _say_what_would(ids: list[str], summary: str) -> None:
+    for each in ids:
+        output.say(output.printable(each))
+    output.note(summary)
+
+
+def _end_if_missing(which: Which, chosen: Chosen, name: str) -> None:
+    """Ids that were asked for by name and are not there are worth an exit code."""
+    if which.ids and not chosen.counts:
+        fail(f"no dead letter of {name} has the id {' or '.join(which.ids)}", ExitCode.NOT_FOUND)
+
+
+# -- export
+
+
+@app.command()
+def export(
+    queue: QueueName,
+    file: Annotated[
+        str, typer.Argument(metavar="[FILE]", help="Where to; - is standard output.", show_default=False)
+    ] = "-",
+    url: Url = None,
+    reason: ByReason = None,
+    name: ByName = None,
+    since: Since = None,
+    until: Until = None,
+    job_id: ByIds = None,
+    yes: Yes = False,
+) -> None:
+    """Write dead letters as JSON lines, oldest first, with everything that is known of them."""
+    which = Which(reason, name, since, until, job_id)
+    run(lambda: _export(queue, url, which, file, yes=yes))
+
+
+async def _export(name: str, url: str | None, which: Which, file: str, *, yes: bool) -> None:
+    import msgspec
+
+    from remuda.cli.records import job_fields
+
+    async with opened_queue(name, url) as queue:
+        chosen = await _choose(queue, which, None)
+        if _is_there(file):
+            confirm(f"{file} exists. Overwrite it?", yes=yes)
+        written = 0
+        with _written_to(file) as stream, output.progress("exporting", chosen.total) as advance:
+            async for letter in queue.dead.export(**chosen.filter):
+                stream.write(msgspec.json.encode(job_fields(letter)) + b"\n")
+                written += 1
+                advance(1)
+    if file != "-":
+        output.note(f"wrote {output.plural(written, 'dead letter')} of {name} to {file}")
+    _end_if_missing(which, chosen, name)
+
+
+def _is_there(file: str) -> bool:
+    return file != "-" and Path(file).exists()
+
+
+@contextlib.contextmanager
+def _written_to(file: str) -> Iterator[IO[bytes]]:
+    """A stream to the file. It has its name only when it is complete."""
+    if file == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    part = Path(f"{file}.part")
+    try:
+        with part.open("wb") as stream:
+            yield stream
+        os.replace(part, file)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise

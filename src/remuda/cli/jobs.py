@@ -1,0 +1,221 @@
+"""`jobs` and `show`: single jobs, and what has become of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from remuda.cli import output
+from remuda.cli.exits import ExitCode, fail, run
+from remuda.cli.opening import opened_queue
+from remuda.cli.options import AsJson, QueueName, Url
+from remuda.cli.output import Cell, Column
+from remuda.cli.queues import note_if_unknown
+from remuda.cli.times import local, relative, span
+from remuda.lifecycle import JOB_MOVES, State
+
+if TYPE_CHECKING:
+    from remuda.message import JobRecord
+    from remuda.queue import Queue
+    from remuda.transition import Transition
+
+
+def jobs(
+    queue: QueueName,
+    url: Url = None,
+    state: Annotated[
+        State | None,
+        typer.Option("--state", metavar="STATE", help="Only jobs in this state.", case_sensitive=False),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Only jobs of this name.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="At most so many.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List jobs.
+
+    Live ones come in the order in which they would run, then ended ones, newest first.
+    """
+    run(lambda: _jobs(queue, url, state, name, limit, as_json=as_json))
+
+
+async def _jobs(
+    queue_name: str, url: str | None, state: State | None, name: str | None, limit: int, *, as_json: bool
+) -> None:
+    from remuda.cli.records import job_fields
+
+    async with opened_queue(queue_name, url) as queue:
+        found = await queue.jobs(state=state, name=name, limit=limit)
+        if not found:
+            await note_if_unknown(queue, await queue.stats())
+        now = queue.store.now()
+    if as_json:
+        output.emit({"queue": queue_name, "jobs": [job_fields(each) for each in found]})
+        return
+    if found:
+        output.table(_COLUMNS, [_row(each, now) for each in found])
+        if len(found) == limit and output.on_terminal():
+            output.note(f"the first {limit}; --limit shows more")
+    else:
+        output.note("no jobs")
+
+
+_COLUMNS = (
+    Column("id"),
+    Column("name"),
+    Column("state"),
+    Column("attempts", right=True),
+    Column("added"),
+    Column("what next", flexible=True),
+)
+
+
+def _row(job: JobRecord, now: datetime) -> output.Cells:
+    return (
+        output.printable(job.id),
+        output.printable(job.name),
+        state_cell(job.state),
+        str(job.attempts),
+        relative(job.created_at, now),
+        output.printable(_what_next(job, now)),
+    )
+
+
+def state_cell(state: State) -> Cell:
+    """A state in its colour."""
+    return Cell(state.value, output.STATE_STYLES[state.value])
+
+
+def _what_next(job: JobRecord, now: datetime) -> str:
+    """What the job waits for, or how it ended."""
+    if job.state is State.PROCESSING:
+        since = "" if job.acquired_at is None else f"for {span(max(now - job.acquired_at, now - now))} "
+        return f"runs {since}on {job.worker or 'another program'}"
+    if job.ended_at is not None:
+        error = "" if job.error_type is None else f", {job.error_type}: {job.error_message}"
+        return f"{relative(job.ended_at, now)}{f': {job.reason}' if job.reason else ''}{error}"
+    due = job.next_attempt_at
+    waits = "due now" if due is None or due <= now else f"due {relative(due, now)}"
+    return f"{waits}, after {job.error_message}" if job.error_message else waits
+
+
+# -- one job
+
+
+def show(
+    queue: QueueName,
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="The job's id.", show_default=False)],
+    url: Url = None,
+    history: Annotated[
+        bool, typer.Option("--history/--no-history", help="Read the trail; it may be long.")
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Show one job with its whole history.
+
+    All facts, the payload, the error with its trace, and every state it was in, for how long and why.
+    """
+    run(lambda: _show(queue, job_id, url, history=history, as_json=as_json))
+
+
+async def _show(queue_name: str, job_id: str, url: str | None, *, history: bool, as_json: bool) -> None:
+    from remuda.cli.records import job_fields, transition_fields
+
+    async with opened_queue(queue_name, url) as queue:
+        record = await queue.get(job_id)
+        trail = await _history(queue, job_id) if history else []
+        now = queue.store.now()
+    if record is None and not trail:
+        fail(f"there is no job {job_id!r} in {queue_name}", ExitCode.NOT_FOUND)
+    if as_json:
+        job = None if record is None else job_fields(record)
+        output.emit({"job": job, "history": [transition_fields(each) for each in trail]})
+    else:
+        if record is not None:
+            _show_record(record, now)
+        if trail:
+            _show_history(trail)
+    if record is None:
+        fail(f"the job {job_id!r} is gone; the trail is what is left of it", ExitCode.NOT_FOUND)
+
+
+async def _history(queue: Queue, job_id: str) -> list[Transition]:
+    with output.waiting("reading the trail"):
+        return [each async for each in queue.transitions() if each.message == job_id]
+
+
+def _show_record(job: JobRecord, now: datetime) -> None:
+    from remuda.cli.records import payload_text
+
+    output.facts([(name, value) for name, value in _facts(job, now) if value])
+    _section("payload", output.printable_lines(payload_text(job, indent=2)))
+    if job.error_type or job.error_message:
+        error = ": ".join(filter(None, (job.error_type, job.error_message)))
+        _section("last error", output.printable_lines(job.error_trace or error))
+
+
+def _facts(job: JobRecord, now: datetime) -> list[tuple[str, str | Cell]]:
+    def moment(at: datetime | None) -> str:
+        return "" if at is None else f"{local(at)}  ({relative(at, now)})"
+
+    headers = ", ".join(f"{key}={value}" for key, value in job.headers.items())
+    return [
+        ("id", Cell(output.printable(job.id), "bold")),
+        ("name", output.printable(job.name)),
+        ("queue", output.printable(job.queue)),
+        ("state", state_cell(job.state)),
+        ("reason", Cell(job.reason, "red") if job.reason else ""),
+        ("priority", str(job.priority)),
+        ("attempts", str(job.attempts)),
+        ("deliveries", str(job.deliveries)),
+        ("worker", output.printable(job.worker or "")),
+        ("headers", output.printable(headers)),
+        ("added", moment(job.created_at)),
+        ("next attempt", moment(job.next_attempt_at) if job.ended_at is None else ""),
+        ("first attempt", moment(job.first_attempt_at)),
+        ("last attempt", moment(job.last_attempt_at)),
+        ("acquired", moment(job.acquired_at)),
+        ("lease ends", moment(job.lease_expires_at)),
+        ("expires", moment(job.expires_at)),
+        ("ended", moment(job.ended_at)),
+        ("written by", "another program" if job.foreign else ""),
+    ]
+
+
+def _section(title: str, text: str) -> None:
+    output.say()
+    output.say(title, "bold")
+    output.say("\n".join(f"  {line}" for line in text.splitlines()))
+
+
+def _show_history(trail: Sequence[Transition]) -> None:
+    output.say()
+    output.say("history", "bold")
+    output.table(_TIMELINE, [_step(each) for each in trail])
+
+
+_TIMELINE = (
+    Column("when"),
+    Column("state"),
+    Column("attempt", right=True),
+    Column("after"),
+    Column("why"),
+    Column("who", flexible=True),
+)
+
+
+def _step(transition: Transition) -> output.Cells:
+    meaning = JOB_MOVES.get((transition.left, transition.entered), "")
+    after = "" if transition.dwell is None else f"{span(transition.dwell)} {transition.left}"
+    return (
+        Cell(local(transition.at), output.FAINT),
+        state_cell(transition.entered),
+        str(transition.attempt),
+        after,
+        output.printable(transition.reason or meaning),
+        Cell(output.printable(transition.who or ""), output.FAINT),
+    )

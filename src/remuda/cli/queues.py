@@ -1,0 +1,214 @@
+"""`inspect`, `pause`, `resume`, `purge`: queues as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from remuda.cli import output
+from remuda.cli.asking import confirm
+from remuda.cli.exits import run
+from remuda.cli.opening import opened_queue, opened_store
+from remuda.cli.options import AsJson, QueueName, Url, Yes
+from remuda.cli.output import Cell, Column
+from remuda.cli.times import span
+
+if TYPE_CHECKING:
+    from remuda.message import Stats
+    from remuda.queue import Queue
+
+PROGRESS_EVERY_S = 0.3
+
+SomeQueue = Annotated[
+    str | None, typer.Argument(metavar="[QUEUE]", help="One queue; without it, all.", show_default=False)
+]
+
+
+def inspect(queue: SomeQueue = None, url: Url = None, as_json: AsJson = False) -> None:
+    """Show how much waits, runs, is done and is dead.
+
+    With QUEUE also how long the oldest due job has waited, and the dead letters by reason.
+    """
+    if queue is None:
+        run(lambda: _inspect_all(url, as_json=as_json))
+    else:
+        run(lambda: _inspect_one(queue, url, as_json=as_json))
+
+
+async def _inspect_one(name: str, url: str | None, *, as_json: bool) -> None:
+    from remuda.cli.records import stats_fields
+
+    async with opened_queue(name, url) as queue:
+        stats, dead = await queue.stats(), await queue.dead.count()
+        await note_if_unknown(queue, stats)
+        place = queue.store.url
+    if as_json:
+        output.emit(stats_fields(stats, dead))
+        return
+    output.facts(
+        [
+            ("queue", Cell(name, "bold")),
+            ("store", place),
+            ("status", status_cell(stats)),
+            ("oldest due", oldest_due_cell(stats)),
+        ]
+    )
+    output.say()
+    output.bars(_by_state(stats), _STYLES)
+    if dead:
+        output.say()
+        output.say("dead letters by reason", "bold")
+        output.bars(most_first(dead), {})
+
+
+async def _inspect_all(url: str | None, *, as_json: bool) -> None:
+    from remuda.cli.records import stats_fields
+    from remuda.queue import Queue
+
+    seen: list[tuple[Stats, dict[str, int]]] = []
+    async with opened_store(url) as store:
+        for name in await store.queues():
+            queue = Queue(name, store)
+            seen.append((await queue.stats(), await queue.dead.count()))
+    if as_json:
+        output.emit({"queues": [stats_fields(stats, dead) for stats, dead in seen]})
+    elif not seen:
+        output.note(f"no queues yet in {store.url}")
+    else:
+        output.table(_OVERVIEW, [_overview_row(stats, dead) for stats, dead in seen])
+
+
+_STYLES = {state.lower(): style for state, style in output.STATE_STYLES.items()} | {"delayed": "blue"}
+_OVERVIEW = (
+    Column("queue"),
+    Column("pending", right=True),
+    Column("delayed", right=True),
+    Column("running", right=True),
+    Column("retryable", right=True),
+    Column("completed", right=True),
+    Column("failed", right=True),
+    Column("oldest due", right=True),
+    Column("status", flexible=True),
+)
+
+
+def _overview_row(stats: Stats, dead: dict[str, int]) -> output.Cells:
+    reasons = ", ".join(f"{count} {reason}" for reason, count in most_first(dead).items())
+    word = "paused" if stats.paused else ""
+    return (
+        Cell(stats.queue, "bold"),
+        _number(stats.pending, "cyan"),
+        _number(stats.delayed, "blue"),
+        _number(stats.processing, "yellow"),
+        _number(stats.retryable, "magenta"),
+        _number(stats.completed, "green"),
+        _number(stats.failed, "red"),
+        "-" if stats.oldest_due is None else span(stats.oldest_due),
+        Cell("; ".join(filter(None, (word, reasons))), "yellow" if stats.paused else output.FAINT),
+    )
+
+
+def _number(count: int, style: str) -> Cell:
+    return Cell(f"{count:,}" if output.on_terminal() else str(count), style if count else output.FAINT)
+
+
+def _by_state(stats: Stats) -> dict[str, int]:
+    return {
+        "pending": stats.pending,
+        "retryable": stats.retryable,
+        "delayed": stats.delayed,
+        "processing": stats.processing,
+        "completed": stats.completed,
+        "failed": stats.failed,
+    }
+
+
+def status_cell(stats: Stats) -> Cell:
+    """Whether the queue is paused, in a word."""
+    return Cell("paused", "bold yellow") if stats.paused else Cell("open", "green")
+
+
+def oldest_due_cell(stats: Stats) -> Cell:
+    """How long the first job that could run has waited."""
+    if stats.oldest_due is None:
+        return Cell("nothing is due", output.FAINT)
+    idle = not stats.processing and not stats.paused
+    return Cell(f"{span(stats.oldest_due)}{', and nothing is running' if idle else ''}")
+
+
+def most_first(counts: dict[str, int]) -> dict[str, int]:
+    """By number, then by name."""
+    return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
+
+
+async def note_if_unknown(queue: Queue, stats: Stats) -> None:
+    """An empty queue is no error, but a mistyped name looks just like one: say what there is."""
+    if stats.total or stats.paused:
+        return
+    known = await queue.store.queues()
+    if queue.name not in known:
+        others = f"it has: {', '.join(known)}" if known else "it has no queues yet"
+        output.note(output.printable(f"nothing is known of a queue {queue.name!r} in this store; {others}"))
+
+
+# -- operating
+
+
+def pause(queue: QueueName, url: Url = None) -> None:
+    """Hand out no more jobs of a queue, to any worker, until it is resumed.
+
+    What runs goes on. A pause outlives restarts.
+    """
+    run(lambda: _set_pause(queue, url, paused=True))
+
+
+def resume(queue: QueueName, url: Url = None) -> None:
+    """End a pause."""
+    run(lambda: _set_pause(queue, url, paused=False))
+
+
+async def _set_pause(name: str, url: str | None, *, paused: bool) -> None:
+    async with opened_queue(name, url) as queue:
+        await (queue.pause() if paused else queue.resume())
+        stats = await queue.stats()
+    waiting = output.plural(stats.pending + stats.retryable, "job")
+    if paused:
+        output.say(f"paused {name}: {waiting} waiting, {stats.processing} still running")
+    else:
+        output.say(f"resumed {name}: {waiting} waiting")
+
+
+def purge(queue: QueueName, url: Url = None, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Remove every waiting job of a queue for good. Running jobs and dead letters stay."""
+    run(lambda: _purge(queue, url, yes=yes, as_json=as_json))
+
+
+async def _purge(name: str, url: str | None, *, yes: bool, as_json: bool) -> None:
+    async with opened_queue(name, url) as queue:
+        stats = await queue.stats()
+        waiting = stats.pending + stats.retryable
+        if waiting:
+            confirm(f"Remove {output.plural(waiting, 'waiting job')} of {name} for good?", yes=yes)
+            removed = await _purge_with_progress(queue, waiting)
+        else:
+            await note_if_unknown(queue, stats)
+            removed = 0
+    if as_json:
+        output.emit({"queue": name, "removed": removed})
+    else:
+        output.say(f"removed {output.plural(removed, 'job')} of {name}")
+
+
+async def _purge_with_progress(queue: Queue, waiting: int) -> int:
+    """Purge, and look now and then how far it has come."""
+    with output.progress("removing", waiting) as advance:
+        purging = asyncio.create_task(queue.purge())
+        left = waiting
+        while not (await asyncio.wait({purging}, timeout=PROGRESS_EVERY_S))[0]:
+            stats = await queue.stats()
+            still = min(left, stats.pending + stats.retryable)
+            advance(left - still)
+            left = still
+        return await purging
