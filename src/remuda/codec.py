@@ -28,6 +28,9 @@ class PayloadFormat(StrEnum):
     JSON = "json"
 
 
+CONTENT_TYPES = {PayloadFormat.MSGPACK: "application/msgpack", PayloadFormat.JSON: _JSON_TYPE}
+
+
 def _plain(value: object) -> object:
     """Pydantic models as dicts; everything else that msgspec does not know is refused."""
     dump = getattr(value, "model_dump", None)
@@ -62,11 +65,13 @@ def encode_payload(
     return encoded
 
 
-def decode_payload(payload: bytes, content_type: str | None, *, foreign: bool = False) -> Any:
+def decode_payload(payload: bytes, content_type: object, *, foreign: bool = False) -> Any:
     """The value behind the bytes; `DecodeError` when they are not what the content type says.
 
     `foreign` is for messages that another program wrote: without a content type they stay bytes.
     """
+    if content_type is not None and not isinstance(content_type, str):
+        raise DecodeError(f"the content type is not text: {content_type!r}")
     try:
         if content_type is None:
             return payload if foreign else _msgpack_decoder.decode(payload)

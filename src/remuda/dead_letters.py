@@ -94,10 +94,7 @@ class DeadLetters:
         which = make_filter(reason=reason, name=name, since=since, until=until, ids=ids)
         self._queue.check_open()
         store, queue = self._queue.store, self._queue.name
-        if dry_run:
-            letters = await store.peek_dead(queue, which, limit=limit, oldest_first=True)
-            return Replayed(ids=[each.id for each in letters], still_live=[])
-        return await store.replay_dead(queue, which, limit=limit, who=self._queue.who)
+        return await store.replay_dead(queue, which, limit=limit, who=self._queue.who, dry_run=dry_run)
 
     async def drop(
         self,

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from remuda.codec import (
     CONTENT_TYPE,
+    CONTENT_TYPES,
     PayloadFormat,
     check_name,
     encode_headers,
@@ -21,7 +22,6 @@ from remuda.transition import to_ms
 
 MAX_DELAY = timedelta(days=3650)
 _POLICIES = (Constant, Linear, Exponential, NoRetry)
-_JSON_HEADER = {CONTENT_TYPE: "application/json"}
 
 
 def encode_jobs(
@@ -53,8 +53,8 @@ def _encode(
     if job.unique_for is not None and job.job_id is None:
         raise InvalidJobError(f"job {name!r} has unique_for but no job_id to be unique by")
     headers = job.headers
-    if payload_format is PayloadFormat.JSON:
-        headers = {**(headers or {}), **_JSON_HEADER}
+    if payload_format is PayloadFormat.JSON or (headers and CONTENT_TYPE in headers):
+        headers = {**(headers or {}), CONTENT_TYPE: CONTENT_TYPES[payload_format]}
     return EncodedJob(
         id=fresh_id if job.job_id is None else check_name(job.job_id, "a job id", InvalidJobError),
         name=name,

@@ -181,18 +181,23 @@ def _when(options: dict[str, Any], now: datetime) -> str:
 # -- many
 
 
-_FIELDS: dict[str, Callable[[Any], Any]] = {
-    "name": lambda value: value,
-    "payload": lambda value: value,
-    "priority": lambda value: value,
-    "headers": lambda value: value,
-    "job_id": lambda value: value,
+_PARSERS: dict[str, Callable[[str], Any]] = {
     "delay": parse_duration,
     "expires_in": parse_duration,
     "unique_for": parse_duration,
     "next_attempt_at": parse_instant,
     "expires_at": parse_instant,
 }
+_FIELDS = ("name", "payload", "priority", "headers", "job_id", *_PARSERS)
+
+
+def _value(field: str, told: Any) -> Any:
+    parse = _PARSERS.get(field)
+    if parse is None:
+        return told
+    if not isinstance(told, str):
+        raise TypeError(f"{field} is text, such as 5m or 2030-01-31T08:00Z, not {told!r}")
+    return parse(told)
 
 
 async def _add_lines(
@@ -238,10 +243,10 @@ def _job(line: bytes, default_name: str | None) -> NewJob:
     fields = msgspec.json.decode(line)
     if not isinstance(fields, dict):
         raise TypeError(f"a line is a JSON object, not {line[:40].decode(errors='replace')}")
-    unknown = fields.keys() - _FIELDS.keys()
+    unknown = fields.keys() - set(_FIELDS)
     if unknown:
         raise ValueError(f"unknown: {', '.join(sorted(unknown))}; a line has {', '.join(_FIELDS)}")
-    values = {key: _FIELDS[key](value) for key, value in fields.items() if value is not None}
+    values = {field: _value(field, told) for field, told in fields.items() if told is not None}
     values.setdefault("name", default_name)
     if not values["name"]:
         raise ValueError("the job has no name; give it one, or give NAME on the command line")

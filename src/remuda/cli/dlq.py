@@ -141,27 +141,26 @@ def _row(letter: DeadLetter, now: datetime) -> output.Cells:
 
 def _show_card(letter: DeadLetter, now: datetime, *, trace: bool) -> None:
     """A few lines for one letter; what is too long for the terminal is cut."""
-    attempts = output.plural(letter.attempts, "attempt")
-    head = (letter.id, letter.name or "(no name)", letter.reason or "unknown", attempts, _died(letter, now))
-    lines = [f"  {_error(letter)}" if _error(letter) else "", f"  {_payload(letter)}"]
-    if trace and letter.error_trace:
-        lines = lines[1:]
-    if output.on_terminal():
-        console = output.console()
-        styles = ("bold", "cyan", "red", "", output.FAINT)
-        for cell in map(Cell, map(output.printable, head), styles):
-            console.print(output.styled(cell), end="  ")
-        console.print()
-        for line in filter(None, lines):
-            console.print(output.styled(line), no_wrap=True, overflow="ellipsis")
-    else:
-        output.say("  ".join(map(output.printable, head)))
-        for line in filter(None, lines):
-            output.say(line)
+    head = (
+        letter.id,
+        letter.name or "(no name)",
+        letter.reason or "unknown",
+        _attempts(letter),
+        _died(letter, now),
+    )
+    styles = ("bold", "cyan", "red", "", output.FAINT)
+    output.cut_line(map(Cell, map(output.printable, head), styles))
+    if _error(letter) and not (trace and letter.error_trace):
+        output.cut_line([f"  {_error(letter)}"])
+    output.cut_line([f"  {_payload(letter)}"])
     if trace and letter.error_trace:
         for line in output.printable_lines(letter.error_trace).splitlines():
             output.say(f"    {line}", output.FAINT)
         output.say()
+
+
+def _attempts(letter: DeadLetter) -> str:
+    return output.plural(letter.attempts, "attempt")
 
 
 def _died(letter: DeadLetter, now: datetime) -> str:

@@ -212,7 +212,7 @@ def _step(transition: Transition) -> output.Cells:
     meaning = JOB_MOVES.get((transition.left, transition.entered), "")
     after = "" if transition.dwell is None else f"{span(transition.dwell)} {transition.left}"
     return (
-        Cell(local(transition.at), output.FAINT),
+        Cell(local(transition.at, zone=False), output.FAINT),
         state_cell(transition.entered),
         str(transition.attempt),
         after,

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
     from rich.text import Text
 
 BAR_WIDTH = 30
+ROOM_BESIDE = 30  # columns of a terminal; with less a flexible column goes below its row
 
 STATE_STYLES = {
     "PENDING": "cyan",
@@ -38,7 +39,7 @@ class Cell(NamedTuple):
 
 
 class Column(NamedTuple):
-    """One column. A `flexible` one is cut where the terminal ends; the others are always shown whole."""
+    """One column. A `flexible` one comes last, and is cut where the terminal ends; the others are not."""
 
     title: str
     right: bool = False
@@ -54,9 +55,9 @@ def on_terminal() -> bool:
 
 
 def say(text: str = "", style: str = "") -> None:
-    """A line of output."""
+    """A line of output; a long one is left to the terminal to wrap."""
     if style and on_terminal():
-        console().print(styled(Cell(text, style)))
+        console().print(styled(Cell(text, style)), soft_wrap=True)
     else:
         typer.echo(text)
 
@@ -121,96 +122,120 @@ def styled(cell: str | Cell) -> Text:
 def table(columns: Sequence[Column], rows: Sequence[Cells]) -> None:
     """A table; in a pipe aligned text, one line for each row, nothing cut."""
     if on_terminal():
-        console().print(rich_table(columns, rows))
+        console().print(*rich_table(columns, rows), sep="\n")
     else:
         for line in plain_table(columns, rows):
             typer.echo(line)
 
 
-def rich_table(columns: Sequence[Column], rows: Sequence[Cells]) -> RenderableType:
-    """The table for a terminal."""
-    from rich.table import Table
-
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for place, column in enumerate(columns):
-        widest = max((len(_text(row[place])) for row in rows), default=0)
-        made.add_column(
-            column.title,
-            justify="right" if column.right else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-            min_width=None if column.flexible else max(widest, len(column.title)),
-        )
-    for row in rows:
-        made.add_row(*map(styled, row))
-    return made
-
-
 def plain_table(columns: Sequence[Column], rows: Sequence[Cells]) -> Iterator[str]:
-    """The table for a pipe."""
-    texts = [[column.title.upper() for column in columns], *([_text(cell) for cell in row] for row in rows)]
-    widths = [max(len(row[place]) for row in texts) for place in range(len(columns))]
-    for row in texts:
-        cells = (
-            cell.rjust(width) if column.right else cell.ljust(width)
-            for column, cell, width in zip(columns, row, widths, strict=True)
-        )
-        yield "  ".join(cells).rstrip()
+    """The lines of a table for a pipe."""
+    titles = [column.title.upper() for column in columns]
+    widths = _widths(columns, [titles, *rows])
+    for row in [titles, *rows]:
+        yield "  ".join(_aligned(columns, row, widths)).rstrip()
+
+
+def rich_table(columns: Sequence[Column], rows: Sequence[Cells]) -> list[Text]:
+    """The lines of a table for a terminal. What does not fit beside the rest goes below its row."""
+    fixed = [place for place, column in enumerate(columns) if not column.flexible]
+    flexible = [place for place, column in enumerate(columns) if column.flexible]
+    width = console().width
+    taken = sum(
+        _widths([columns[place] for place in fixed], [[row[place] for place in fixed] for row in rows])
+    )
+    room = width - taken - 2 * len(fixed)
+    beside = fixed + flexible if room >= ROOM_BESIDE else fixed
+    shown = [columns[place] for place in beside]
+    widths = _widths(shown, [[row[place] for place in beside] for row in rows])
+    lines = [_line(shown, [Cell(column.title, "bold") for column in shown], widths, width)]
+    for row in rows:
+        lines.append(_line(shown, [row[place] for place in beside], widths, width))
+        below = [row[place] for place in flexible if place not in beside and _text(row[place])]
+        lines += [_cut(styled(Cell(f"    {_text(cell)}", FAINT)), width) for cell in below]
+    return lines
+
+
+def _widths(columns: Sequence[Column], rows: Sequence[Cells]) -> list[int]:
+    return [
+        max(cell_width(text) for text in (column.title, *(_text(row[place]) for row in rows)))
+        for place, column in enumerate(columns)
+    ]
+
+
+def _line(columns: Sequence[Column], row: Cells, widths: Sequence[int], width: int) -> Text:
+    from rich.text import Text
+
+    cells = zip(_aligned(columns, row, widths), map(styled, row), strict=True)
+    line = Text("  ").join(Text(text, style=cell.style) for text, cell in cells)
+    line.rstrip()
+    return _cut(line, width)
+
+
+def _aligned(columns: Sequence[Column], row: Cells, widths: Sequence[int]) -> Iterator[str]:
+    for column, cell, width in zip(columns, row, widths, strict=True):
+        blanks = " " * (width - cell_width(_text(cell)))
+        yield blanks + _text(cell) if column.right else _text(cell) + blanks
+
+
+def cut_line(cells: Iterable[str | Cell]) -> None:
+    """Cells on one line, two blanks apart; what is too long for the terminal is cut, in a pipe nothing is."""
+    if on_terminal():
+        from rich.text import Text
+
+        shown = console()
+        shown.print(_cut(Text("  ").join(map(styled, cells)), shown.width))
+    else:
+        typer.echo("  ".join(map(_text, cells)))
+
+
+def _cut(line: Text, width: int) -> Text:
+    line.truncate(width, overflow="ellipsis")
+    return line
 
 
 def _text(cell: str | Cell) -> str:
     return cell if isinstance(cell, str) else cell.text
 
 
+def cell_width(text: str) -> int:
+    """How many columns a text takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width
+
+    return sum(0 if combining(each) else 2 if east_asian_width(each) in "WF" else 1 for each in text)
+
+
 # -- facts and bars
 
 
-def facts(pairs: Sequence[tuple[str, str | Cell]]) -> None:
+def facts(pairs: Sequence[tuple[str | Cell, str | Cell]]) -> None:
     """Names and values, one below the other."""
-    width = max(len(name) for name, _ in pairs)
-    if not on_terminal():
-        for name, value in pairs:
-            typer.echo(f"{name.ljust(width)}  {_text(value)}".rstrip())
-        return
-    from rich.table import Table
-
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(style=FAINT, no_wrap=True)
-    grid.add_column(overflow="fold")
+    width = max(len(_text(name)) for name, _ in pairs)
     for name, value in pairs:
-        grid.add_row(name, styled(value))
-    console().print(grid)
+        head = _text(name).ljust(width)
+        if on_terminal():
+            shown = styled(Cell(head, FAINT) if isinstance(name, str) else Cell(head, name.style))
+            console().print(shown + "  " + styled(value), soft_wrap=True)
+        else:
+            typer.echo(f"{head}  {_text(value)}".rstrip())
 
 
 def bars(counts: Mapping[str, int], styles: Mapping[str, str], *, default: str = "red") -> None:
     """A histogram; in a pipe the numbers alone."""
-    if not on_terminal():
-        names = max(map(len, counts), default=0)
-        numbers = max((len(str(count)) for count in counts.values()), default=0)
-        for name, count in counts.items():
-            typer.echo(f"{name.ljust(names)}  {str(count).rjust(numbers)}")
-        return
-    console().print(rich_bars(counts, styles, default=default))
-
-
-def rich_bars(
-    counts: Mapping[str, int], styles: Mapping[str, str], *, default: str = "red"
-) -> RenderableType:
-    """The histogram for a terminal."""
-    from rich.table import Table
-
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column(justify="right", no_wrap=True)
-    grid.add_column(no_wrap=True)
     largest = max(counts.values(), default=0)
+    names = max(map(len, counts), default=0)
+    numbers = max((len(f"{count:,}") for count in counts.values()), default=0)
     for name, count in counts.items():
-        style = styles.get(name, default)
-        grid.add_row(styled(name), f"{count:,}", styled(Cell(_bar(count, largest), style)))
-    return grid
+        if on_terminal():
+            bar = styled(Cell(_bar(count, largest), styles.get(name.strip(), default)))
+            console().print(styled(f"{name.ljust(names)}  {count:>{numbers},}  ") + bar)
+        else:
+            typer.echo(f"{name.ljust(names)}  {count:>{numbers}}")
 
 
-_EIGHTHS = ("", *"▏▎▍▌▋▊▉")
+_EIGHTHS: tuple[str, ...] = ("", *"▏▎▍▌▋▊▉")
 
 
 def _bar(count: int, largest: int) -> str:

@@ -85,7 +85,7 @@ _OVERVIEW = (
     Column("queue"),
     Column("pending", right=True),
     Column("delayed", right=True),
-    Column("running", right=True),
+    Column("processing", right=True),
     Column("retryable", right=True),
     Column("completed", right=True),
     Column("failed", right=True),
@@ -118,7 +118,7 @@ def _by_state(stats: Stats) -> dict[str, int]:
     return {
         "pending": stats.pending,
         "retryable": stats.retryable,
-        "delayed": stats.delayed,
+        "  delayed": stats.delayed,
         "processing": stats.processing,
         "completed": stats.completed,
         "failed": stats.failed,

@@ -98,10 +98,12 @@ def relative(moment: datetime, now: datetime) -> str:
     distance = now - moment
     if abs(distance) < timedelta(seconds=1):
         return "just now"
-    coarse = timedelta(seconds=round(abs(distance).total_seconds()))
+    step = timedelta(seconds=1) if abs(distance) < timedelta(minutes=1) else timedelta(minutes=1)
+    coarse = abs(distance) // step * step
     return f"{span(coarse)} ago" if distance > timedelta(0) else f"in {span(coarse)}"
 
 
-def local(moment: datetime) -> str:
+def local(moment: datetime, *, zone: bool = True) -> str:
     """The moment in this machine's time zone, to the millisecond."""
-    return moment.astimezone().isoformat(sep=" ", timespec="milliseconds")
+    here = moment.astimezone()
+    return (here if zone else here.replace(tzinfo=None)).isoformat(sep=" ", timespec="milliseconds")

@@ -23,6 +23,7 @@ from remuda.errors import StoreUnavailableError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.text import Text
 
     from remuda.message import Stats
     from remuda.queue import Queue
@@ -173,10 +174,10 @@ class _Live(Show):
             output.styled(oldest_due_cell(stats)),
             (f"  watched for {span(self.now.at - self.first.at)}", output.FAINT),
         )
-        parts: list[RenderableType] = [head, "", output.rich_table(_COLUMNS, self._rows()), ""]
+        parts: list[RenderableType] = [head, "", *output.rich_table(_COLUMNS, self._rows()), ""]
         parts += [_sparks("completed/s", self.completed, "green"), _sparks("failed/s", self.failed, "red")]
         if self.now.dead:
-            parts += ["", Text("dead letters by reason", style="bold"), self._dead()]
+            parts += ["", Text("dead letters by reason", style="bold"), *self._dead()]
         return Group(*parts)
 
     def _rows(self) -> list[output.Cells]:
@@ -192,7 +193,7 @@ class _Live(Show):
             for state in _STATES
         ]
 
-    def _dead(self) -> RenderableType:
+    def _dead(self) -> list[Text]:
         rows: list[output.Cells] = [
             (reason, f"{count:,}", _signed(count - self.first.dead.get(reason, 0)))
             for reason, count in most_first(self.now.dead).items()

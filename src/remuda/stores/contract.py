@@ -233,8 +233,13 @@ class Store(ABC):
         """Newest first, or oldest first (the order of a replay); from the one with cursor `after` on."""
 
     @abstractmethod
-    async def replay_dead(self, queue: str, which: DeadLetterFilter, *, limit: int, who: str) -> Replayed:
-        """Move dead letters, oldest first, back to PENDING with attempts and deliveries at nought."""
+    async def replay_dead(
+        self, queue: str, which: DeadLetterFilter, *, limit: int, who: str, dry_run: bool = False
+    ) -> Replayed:
+        """Move dead letters, oldest first, back to PENDING with attempts and deliveries at nought.
+
+        With `dry_run` nothing changes; the answer is what would be done.
+        """
 
     @abstractmethod
     async def drop_dead(self, queue: str, which: DeadLetterFilter, *, limit: int, who: str) -> list[str]:

@@ -141,7 +141,7 @@ def payload_reader(kind: Any) -> Callable[[Job], Any]:
     def read(job: Job) -> Any:
         try:
             return msgspec.convert(job.payload, kind)
-        except msgspec.ValidationError as error:
+        except Exception as error:  # a type's own __post_init__ may raise anything
             raise DecodeError(f"the payload of job {job.name!r} is not a {kind!r}: {error}") from error
 
     return read
@@ -153,14 +153,14 @@ def _is_pydantic(kind: Any) -> bool:
 
 
 def _pydantic_reader(kind: Any) -> Callable[[Job], Any]:
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import TypeAdapter
 
     adapter = TypeAdapter(kind)
 
     def read(job: Job) -> Any:
         try:
             return adapter.validate_python(job.payload)
-        except ValidationError as error:
+        except Exception as error:  # a validator may raise anything
             raise DecodeError(f"the payload of job {job.name!r} is not a {kind!r}: {error}") from error
 
     return read

@@ -24,16 +24,20 @@ def describe(error: BaseException) -> Failure:
     """An error as it is kept: type, message and trace, cut to size, in characters that every store takes."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    try:
-        message = str(error)
-    except Exception as unprintable:  # noqa: BLE001 - a user's __str__ may do anything
-        message = f"<its text cannot be had: {type(unprintable).__name__}>"
     trace = "".join(traceback.format_exception(error)) if error.__traceback__ is not None else None
     return Failure(
         type=_storable(name, MAX_ERROR_TYPE),
-        message=_storable(message, MAX_ERROR_MESSAGE),
+        message=text_of(error),
         trace=None if trace is None else _storable(trace, MAX_ERROR_TRACE, keep_end=True),
     )
+
+
+def text_of(error: BaseException) -> str:
+    """What an error says, if it says anything."""
+    try:
+        return _storable(str(error), MAX_ERROR_MESSAGE)
+    except Exception as unprintable:  # noqa: BLE001 - a user's __str__ may do anything
+        return f"<its text cannot be had: {type(unprintable).__name__}>"
 
 
 def _storable(text: str, limit: int, *, keep_end: bool = False) -> str:

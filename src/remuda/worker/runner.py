@@ -19,7 +19,7 @@ from remuda.stores.contract import Delivery
 from remuda.worker.handlers import Handler, Handlers, Middleware
 from remuda.worker.job import ACK, Job
 from remuda.worker.options import AckPolicy, WorkerOptions
-from remuda.worker.outcomes import settle_run, undecodable, unheard
+from remuda.worker.outcomes import settle_run, text_of, undecodable, unheard
 from remuda.worker.settler import Settler
 
 log = logging.getLogger("remuda.worker")
@@ -178,7 +178,7 @@ class Runner:
                 job.name,
                 job.attempt,
                 type(error).__name__,
-                error,
+                text_of(error),
                 extra={"action": "handler_failed", "job": job.id, "job_name": job.name},
             )
 

@@ -82,6 +82,7 @@ class Worker:
         self.handlers = Handlers()
         self.middlewares: list[Middleware] = []
         self.rng = rng or random.Random()
+        self._running = False
         self._shift: Shift | None = None
 
     def __repr__(self) -> str:
@@ -133,17 +134,19 @@ class Worker:
         The first signal drains: running handlers finish, what was not started goes back uncounted.
         The second ends at once. With `until_empty` it also ends when nothing is due and nothing runs.
         """
-        if self._shift is not None:
+        if self._running:
             raise ConfigurationError("this worker is running already")
         if not self.handlers:
             raise ConfigurationError("this worker has no handlers; register one with @worker.handler(name)")
-        await self._open_patiently()
-        self._shift = Shift(self, until_empty=until_empty)
+        self._running = True
         try:
+            await self._open_patiently()
+            self._shift = Shift(self, until_empty=until_empty)
             with stopped_by_signals(self.stop) if signals else contextlib.nullcontext():
                 await self._shift.run()
         finally:
             self._shift = None
+            self._running = False
 
     async def _open_patiently(self) -> None:
         backoff = Backoff("the store cannot be opened", log)

@@ -36,7 +36,7 @@ _KEPT = (
 )
 
 
-def _matching(queue: str, which: DeadLetterFilter) -> list[ColumnElement[bool]]:
+def _matching(dialect: Dialect, queue: str, which: DeadLetterFilter) -> list[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = [
         _ENDED.queue == queue,
         _ENDED.state == StoredState.FAILED,
@@ -51,22 +51,33 @@ def _matching(queue: str, which: DeadLetterFilter) -> list[ColumnElement[bool]]:
         conditions.append(_ENDED.archived_at <= naive(which.until))
     if which.ids is not None:
         numbers = [int(each) for each in which.ids if each.isascii() and each.isdecimal() and len(each) < 19]
-        own = _ENDED.job_id.in_(which.ids)
-        conditions.append(or_(own, _ENDED.id.in_(numbers) & _ENDED.job_id.is_(None)) if numbers else own)
+        own = dialect.among(_ENDED.job_id, which.ids)
+        by_number = dialect.among(_ENDED.id, numbers) & _ENDED.job_id.is_(None)
+        conditions.append(or_(own, by_number) if numbers else own)
     return conditions
 
 
-def count(queue: str, which: DeadLetterFilter) -> Steps[dict[str, int]]:
+def count(dialect: Dialect, queue: str, which: DeadLetterFilter) -> Steps[dict[str, int]]:
     """How many, by reason."""
-    rows = yield select(_ENDED.reason, func.count()).where(*_matching(queue, which)).group_by(_ENDED.reason)
+    rows = (
+        yield select(_ENDED.reason, func.count())
+        .where(*_matching(dialect, queue, which))
+        .group_by(_ENDED.reason)
+    )
     return {row[0] or UNKNOWN_REASON: row[1] for row in rows}
 
 
 def peek(
-    queue: str, which: DeadLetterFilter, *, limit: int, after: str | None, oldest_first: bool
+    dialect: Dialect,
+    queue: str,
+    which: DeadLetterFilter,
+    *,
+    limit: int,
+    after: str | None,
+    oldest_first: bool,
 ) -> Steps[list[DeadLetter]]:
     """Newest or oldest first; from a cursor on."""
-    query = select(*dead_letter_columns).where(*_matching(queue, which))
+    query = select(*dead_letter_columns).where(*_matching(dialect, queue, which))
     if after is not None:
         moment, key = _read_cursor(after)
         # Spelt out instead of as a row comparison, which not every planner walks an index for.
@@ -89,11 +100,11 @@ def _read_cursor(cursor: str) -> tuple[datetime, int]:
         raise StoreError(f"not a cursor of a dead letter: {cursor!r}") from None
 
 
-def _lock_oldest(queue: str, which: DeadLetterFilter, limit: int) -> Select[Any]:
+def _lock_oldest(dialect: Dialect, queue: str, which: DeadLetterFilter, limit: int) -> Select[Any]:
     """Oldest first; what a concurrent replay or drop has locked is left to it."""
     return (
         select(_ENDED.id, _ENDED.job_id, _ENDED.archived_at, _ENDED.attempts_count, _ENDED.reason)
-        .where(*_matching(queue, which))
+        .where(*_matching(dialect, queue, which))
         .order_by(_ENDED.archived_at, _ENDED.id)
         .limit(limit)
         .with_for_update(skip_locked=True)
@@ -111,7 +122,7 @@ def replay(
     dialect: Dialect, queue: str, which: DeadLetterFilter, *, limit: int, now: datetime, who: str
 ) -> Steps[list[str]]:
     """Move back with a fresh budget. A job whose id lives again meanwhile stays where it is."""
-    rows = yield _lock_oldest(queue, which, limit).where(~_LIVES_AGAIN)
+    rows = yield _lock_oldest(dialect, queue, which, limit).where(~_LIVES_AGAIN)
     # The same id may have died more than once: only one of them can live again.
     chosen: dict[str, Row] = {}
     for row in rows:
@@ -133,9 +144,24 @@ def replay(
     return list(chosen)
 
 
-def still_live(queue: str, which: DeadLetterFilter, *, limit: int) -> Steps[list[str]]:
+def replayable(dialect: Dialect, queue: str, which: DeadLetterFilter, *, limit: int) -> Steps[list[str]]:
+    """What a replay would move, in its order."""
+    rows = yield (
+        select(_ENDED.id, _ENDED.job_id)
+        .where(*_matching(dialect, queue, which), ~_LIVES_AGAIN)
+        .order_by(_ENDED.archived_at, _ENDED.id)
+        .limit(limit)
+    )
+    return list(dict.fromkeys(map(_public_id, rows)))
+
+
+def still_live(dialect: Dialect, queue: str, which: DeadLetterFilter, *, limit: int) -> Steps[list[str]]:
     """Dead letters that cannot be replayed, because a job with their id is live."""
-    rows = yield select(_ENDED.id, _ENDED.job_id).where(*_matching(queue, which), _LIVES_AGAIN).limit(limit)
+    rows = (
+        yield select(_ENDED.id, _ENDED.job_id)
+        .where(*_matching(dialect, queue, which), _LIVES_AGAIN)
+        .limit(limit)
+    )
     return [_public_id(row) for row in rows]
 
 
@@ -143,7 +169,7 @@ def drop(
     dialect: Dialect, queue: str, which: DeadLetterFilter, *, limit: int, now: datetime, who: str
 ) -> Steps[list[str]]:
     """Remove for good; the trail keeps that it happened."""
-    rows = yield _lock_oldest(queue, which, limit)
+    rows = yield _lock_oldest(dialect, queue, which, limit)
     if rows:
         yield delete(archive).where(_ENDED.id.in_([row[0] for row in rows]))
         yield from _record(dialect, queue, list(rows), State.REMOVED, "dropped", now, who)
@@ -198,8 +224,9 @@ def prune(
             yield delete(archive).where(_ENDED.id.in_([row[0] for row in rows]))
             removed += len(rows)
     if failed_before is not None and removed < limit:
-        query = _lock_oldest(queue, DeadLetterFilter(until=failed_before), limit - removed).where(held)
-        rows = yield query
+        rows = yield _lock_oldest(dialect, queue, DeadLetterFilter(), limit - removed).where(
+            _ENDED.archived_at < naive(failed_before), held
+        )
         if rows:
             yield delete(archive).where(_ENDED.id.in_([row[0] for row in rows]))
             yield from _record(dialect, queue, list(rows), State.REMOVED, "retention", now, who)

@@ -9,7 +9,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement
 
 from remuda.lifecycle import State
 from remuda.stores.contract import Delivery, EncodedJob, Settlement, Suspects
@@ -75,6 +77,10 @@ class Dialect(ABC):
     @abstractmethod
     def recover(self, queue: str, *, now: datetime, timeout: timedelta, limit: int) -> Steps[list[Recovered]]:
         """Mark as PENDING what has outlived its lease and nobody has locked."""
+
+    @abstractmethod
+    def among(self, column: ColumnElement[Any], values: Sequence[Any]) -> ColumnElement[bool]:
+        """Whether a column is one of these values, however many they are."""
 
     @abstractmethod
     def record(self, queue: str, batch: Batch) -> Steps[None]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
+from sqlalchemy import ColumnElement
 
 from remuda.lifecycle import State
 from remuda.message import PRIORITIES
@@ -280,6 +282,9 @@ class MysqlDialect(Dialect):
         if rows:
             yield Raw(_with_ids(_RELEASE, (row[0] for row in rows)), (naive(now), 0))
         return [Recovered(str(row[1]), aware(row[2]), row[3]) for row in rows]
+
+    def among(self, column: ColumnElement[Any], values: Sequence[Any]) -> ColumnElement[bool]:
+        return column.in_(values)  # the driver writes them into the statement
 
     def record(self, queue: str, batch: Batch) -> Steps[None]:
         written_at = naive(batch.at)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from typing import Any, TypeVar
 
 from remuda.lifecycle import State
 from remuda.stores.contract import Delivery, EncodedJob, Settlement, Suspects
@@ -12,6 +13,8 @@ from remuda.stores.sql.dialect import Dialect
 from remuda.stores.sql.moments import between_ms
 from remuda.stores.sql.steps import Steps
 from remuda.transition import Batch
+
+T = TypeVar("T")
 
 LEASE_EXPIRED = "lease_expired"
 
@@ -77,18 +80,35 @@ def settle(
     dialect: Dialect, queue: str, settlements: Sequence[Settlement], *, now: datetime, who: str
 ) -> Steps[list[Settlement]]:
     """Write outcomes and record those that took effect; the others had lost their lease."""
-    ended = [each for each in settlements if each.state is not State.RETRYABLE]
-    again = [each for each in settlements if each.state is State.RETRYABLE]
-    done: set[int] = set()
-    if ended:
-        done |= yield from dialect.finish(ended, now=now, who=who)
-    if again:
-        done |= yield from dialect.retry(again, now=now)
-    for state in (State.COMPLETED, State.FAILED, State.RETRYABLE):
-        told = [each for each in settlements if each.state is state and each.delivery.key in done]
-        if told:
-            yield from dialect.record(queue, _settled(told, state, now, who))
-    return [each for each in settlements if each.delivery.key not in done]
+    lost: list[Settlement] = []
+    for part in _once_each(settlements, lambda each: each.delivery.key):
+        ended = [each for each in part if each.state is not State.RETRYABLE]
+        again = [each for each in part if each.state is State.RETRYABLE]
+        done: set[int] = set()
+        if ended:
+            done |= yield from dialect.finish(ended, now=now, who=who)
+        if again:
+            done |= yield from dialect.retry(again, now=now)
+        for state in (State.COMPLETED, State.FAILED, State.RETRYABLE):
+            told = [each for each in part if each.state is state and each.delivery.key in done]
+            if told:
+                yield from dialect.record(queue, _settled(told, state, now, who))
+        lost += [each for each in part if each.delivery.key not in done]
+    return lost
+
+
+def _once_each(items: Sequence[T], key: Callable[[T], Any]) -> list[list[T]]:
+    """Parts that name each message once. A worker that lost a job may be the one that fetched it again."""
+    if len({key(each) for each in items}) == len(items):
+        return [list(items)]
+    parts: list[dict[Any, T]] = []
+    for each in items:
+        part = next((part for part in parts if key(each) not in part), None)
+        if part is None:
+            part = {}
+            parts.append(part)
+        part[key(each)] = each
+    return [list(part.values()) for part in parts]
 
 
 def _settled(settlements: list[Settlement], state: State, now: datetime, who: str) -> Batch:
@@ -108,8 +128,11 @@ def extend(
     dialect: Dialect, deliveries: Sequence[Delivery], *, now: datetime, lease_for: timedelta
 ) -> Steps[list[Delivery]]:
     """Renew; gives back what was lost. Not a state change, so nothing is recorded."""
-    held = yield from dialect.extend(deliveries, now=now, lease_expires_at=now + lease_for)
-    return [each for each in deliveries if each.key not in held]
+    lost: list[Delivery] = []
+    for part in _once_each(deliveries, lambda each: each.key):
+        held = yield from dialect.extend(part, now=now, lease_expires_at=now + lease_for)
+        lost += [each for each in part if each.key not in held]
+    return lost
 
 
 def release(

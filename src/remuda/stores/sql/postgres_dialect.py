@@ -7,6 +7,9 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
+from sqlalchemy import ColumnElement, any_, bindparam
+from sqlalchemy.dialects.postgresql import ARRAY
+
 from remuda.lifecycle import State
 from remuda.message import PRIORITIES
 from remuda.stores.contract import Delivery, EncodedJob, Settlement, Suspects
@@ -304,6 +307,9 @@ class PostgresDialect(Dialect):
     def recover(self, queue: str, *, now: datetime, timeout: timedelta, limit: int) -> Steps[list[Recovered]]:
         rows = yield Raw(_RECOVER, (queue, naive(now), timeout, limit))
         return [Recovered(row[0], aware(row[1]), row[2]) for row in rows]
+
+    def among(self, column: ColumnElement[Any], values: Sequence[Any]) -> ColumnElement[bool]:
+        return column == any_(bindparam(None, list(values), type_=ARRAY(column.type), unique=True))
 
     def record(self, queue: str, batch: Batch) -> Steps[None]:
         entries = list(batch.entries())

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+from sqlalchemy import ColumnElement, func, select
 
 from remuda.lifecycle import State
 from remuda.message import PRIORITIES
@@ -116,9 +120,7 @@ def _id_list(keys: Iterable[int]) -> str:
     return f"[{','.join(map(str, keys))}]"
 
 
-def _json_list(values: Iterable[str]) -> str:
-    import msgspec
-
+def _json_list(values: Iterable[Any]) -> str:
     return msgspec.json.encode(list(values)).decode()
 
 
@@ -245,6 +247,9 @@ class SqliteDialect(Dialect):
         if rows:
             yield Raw(_RELEASE, (text_of(now), 0, _id_list(row[0] for row in rows)))
         return [Recovered(str(row[1]), moment_of(row[2]), row[3]) for row in rows]
+
+    def among(self, column: ColumnElement[Any], values: Sequence[Any]) -> ColumnElement[bool]:
+        return column.in_(select(func.json_each(_json_list(values)).table_valued("value").c.value))
 
     def record(self, queue: str, batch: Batch) -> Steps[None]:
         written_at = text_of(batch.at)

@@ -261,7 +261,7 @@ class SqlStore(Store):
     # -- dead letters
 
     async def count_dead(self, queue: str, which: DeadLetterFilter) -> dict[str, int]:
-        return await self._cold(lambda: dead_letters.count(queue, which), read_only=True)
+        return await self._cold(lambda: dead_letters.count(self.dialect, queue, which), read_only=True)
 
     async def peek_dead(
         self,
@@ -273,11 +273,16 @@ class SqlStore(Store):
         oldest_first: bool = False,
     ) -> list[DeadLetter]:
         return await self._cold(
-            lambda: dead_letters.peek(queue, which, limit=limit, after=after, oldest_first=oldest_first),
+            lambda: dead_letters.peek(
+                self.dialect, queue, which, limit=limit, after=after, oldest_first=oldest_first
+            ),
             read_only=True,
         )
 
-    async def replay_dead(self, queue: str, which: DeadLetterFilter, *, limit: int, who: str) -> Replayed:
+    async def replay_dead(
+        self, queue: str, which: DeadLetterFilter, *, limit: int, who: str, dry_run: bool = False
+    ) -> Replayed:
+        await self._ready()
         now = self.now()
         # What dies again while this goes on is not replayed a second time by it.
         until = now if which.until is None else min(which.until, now)
@@ -285,8 +290,14 @@ class SqlStore(Store):
             reason=which.reason, name=which.name, since=which.since, until=until, ids=which.ids
         )
         conflicts = await self._cold(
-            lambda: dead_letters.still_live(queue, which, limit=min(limit, COLD_CHUNK)), read_only=True
+            lambda: dead_letters.still_live(self.dialect, queue, which, limit=min(limit, COLD_CHUNK)),
+            read_only=True,
         )
+        if dry_run:
+            candidates = await self._cold(
+                lambda: dead_letters.replayable(self.dialect, queue, which, limit=limit), read_only=True
+            )
+            return Replayed(ids=candidates, still_live=conflicts)
         replayed: list[str] = []
         while len(replayed) < limit:
             ask = min(COLD_CHUNK, limit - len(replayed))
