@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -18,6 +18,8 @@ import msgspec
 from remuda.lifecycle import State
 from remuda.message import DeadLetter, DeadLetterFilter, JobRecord, Replayed, Stats
 from remuda.transition import Transition
+
+_FAR_AWAY = datetime.max.replace(tzinfo=UTC)
 
 
 class EncodedJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +38,10 @@ class EncodedJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delivery(msgspec.Struct, kw_only=True, eq=False):
-    """One hand-over of a job to a worker. `(key, lease)` identifies it; a later one has another lease."""
+    """One hand-over of a job to a worker. `(key, lease)` identifies it; a later one has another lease.
+
+    `leased_until` is set by `fetch` and moved by `extend`; a holder notes in `lost` that it is over.
+    """
 
     key: Any
     lease: int
@@ -54,6 +59,8 @@ class Delivery(msgspec.Struct, kw_only=True, eq=False):
     expires_at: datetime | None = None
     retry: bytes | None = None
     foreign: bool = False
+    leased_until: datetime = _FAR_AWAY
+    lost: bool = False
 
 
 class Failure(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ import contextvars
 import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -48,6 +48,17 @@ class Runner:
         self._settler = settler
         self._executor = executor
         self._rng = rng
+        self._threads: dict[asyncio.Task[Any] | None, Future[Any]] = {}
+
+    @property
+    def threads_running(self) -> int:
+        """Plain functions that have not returned, whether anybody waits for them or not."""
+        return sum(not each.done() for each in self._threads.values())
+
+    def is_in_thread(self, task: asyncio.Task[Any]) -> bool:
+        """Whether the plain function that a task ran last is still running."""
+        thread = self._threads.get(task)
+        return thread is not None and not thread.done()
 
     async def run_one(self, delivery: Delivery) -> None:
         """From a delivery to an outcome in the settler's hands."""
@@ -230,9 +241,9 @@ class Runner:
         loop = asyncio.get_running_loop()
         context = contextvars.copy_context()
         started = loop.time()
-        error = await loop.run_in_executor(
-            self._executor, context.run, _error_of, handler.function, arguments
-        )
+        thread = self._executor.submit(context.run, _error_of, handler.function, arguments)
+        self._threads[asyncio.current_task()] = thread
+        error = await asyncio.wrap_future(thread)
         if error is not None:
             raise error
         if timeout is not None and loop.time() - started > timeout.total_seconds():

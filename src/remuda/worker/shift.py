@@ -1,4 +1,4 @@
-"""One run of a worker: the reader, the runners, the settler, the lease keeper, the recoverer."""
+"""One run of a worker: its loops, what they share, and how they end."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from remuda.backoff import Backoff
 from remuda.errors import StoreUnavailableError
-from remuda.lifecycle import State
-from remuda.stores.contract import Delivery, Settlement, Suspects
+from remuda.stores.contract import Delivery
+from remuda.worker.holdings import Holdings
+from remuda.worker.intake import Intake
+from remuda.worker.keeper import LeaseKeeper
+from remuda.worker.recoverer import Recoverer
 from remuda.worker.runner import Runner
 from remuda.worker.settler import Settler
 
@@ -23,27 +23,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("remuda.worker")
 
-PRUNE_EVERY_ROUNDS = 6
-PRUNE_CHUNK = 500
 LAST_WORDS_S = 5.0  # for the final writes when a worker must end at once
-SUSPECTS_EVERY_S = 1.0  # while the queue is full, how often to look for jobs on their last delivery
 YIELD_EVERY_S = 0.005  # handlers that never wait must not keep the loop from its other work
 
 
-class Counts(msgspec.Struct):
-    """What a worker has done since it was made."""
-
-    fetched: int = 0
-    completed: int = 0
-    retried: int = 0
-    failed: int = 0
-    released: int = 0
-    lost: int = 0
-    recovered: int = 0
-
-
 class Shift:
-    """The loops of one run, and what they share."""
+    """The reader and the runners of one run; settler, lease keeper and recoverer beside them."""
 
     def __init__(self, worker: Worker, *, until_empty: bool) -> None:
         self._options = worker.options
@@ -55,26 +40,32 @@ class Shift:
         self._counts = worker.counts
         self._units: asyncio.Queue[list[Delivery] | None] = asyncio.Queue()
         self._buffered = 0
-        self._held: dict[int, Delivery] = {}
         self._running: dict[asyncio.Task[None], list[Delivery]] = {}
-        self._lost: set[int] = set()
-        self._room = asyncio.Event()
-        self._suspect: Delivery | None = None
-        self._suspect_ended = asyncio.Event()
-        self._looked_for_suspects = 0.0
         self._alone: asyncio.Event | None = None
         self._someone_finished = asyncio.Event()
+        self._room = asyncio.Event()
         self._stopping = asyncio.Event()
         self._at_once = asyncio.Event()
         self._executor = ThreadPoolExecutor(worker.options.concurrency, thread_name_prefix="remuda-handler")
+        self._holdings = Holdings(worker.counts, self._store.now)
+        self._intake = Intake(self._store, self._queue, self._who, self._options)
         self._settler = Settler(
             self._store,
             self._queue,
             self._who,
             interval=self._options.flush_interval,
             batch_size=self._options.fetch_batch_size,
-            on_written=self._written,
+            on_written=self._holdings.written,
         )
+        self._keeper = LeaseKeeper(
+            self._store,
+            self._queue,
+            self._options.release_stuck_timeout,
+            self._holdings,
+            self._settler,
+            self._cancel_lost,
+        )
+        self._recoverer = Recoverer(self._store, self._queue, self._who, self._options, self._counts)
         self._runner = Runner(
             worker.queue,
             self._who,
@@ -94,6 +85,11 @@ class Shift:
             self._at_once.set()
         self._stopping.set()
 
+    @property
+    def threads_running(self) -> int:
+        """Plain functions that are still running, though the shift may be over."""
+        return self._runner.threads_running
+
     async def run(self) -> None:
         """All loops, until stopped; then drain."""
         log.info(
@@ -110,8 +106,8 @@ class Shift:
         ]
         upkeep = [
             asyncio.create_task(self._settler.run(), name="remuda-settler"),
-            asyncio.create_task(self._keep_leases(), name="remuda-lease-keeper"),
-            asyncio.create_task(self._recover(), name="remuda-recoverer"),
+            asyncio.create_task(self._keeper.run(), name="remuda-lease-keeper"),
+            asyncio.create_task(self._recoverer.run(), name="remuda-recoverer"),
         ]
         stopping = asyncio.create_task(self._stopping.wait())
         try:
@@ -130,17 +126,16 @@ class Shift:
 
     async def one_round(self) -> int:
         """Fetch once, run all of it, settle all of it."""
-        options = self._options
         try:
-            deliveries = await self._fetch(options.fetch_batch_size)
+            deliveries = await self._intake.fetch(self._options.fetch_batch_size)
             self._accept(deliveries)
             settling = asyncio.create_task(self._settler.run())
             while self._buffered:
-                unit = self._take(self._units.get_nowait())
-                await self._run(unit)
+                await self._run(self._take(self._units.get_nowait()))
             settling.cancel()
             await asyncio.wait({settling})
-            await self._settler.flush()
+            while self._settler.unwritten:
+                await self._settler.flush()
         finally:
             self._executor.shutdown(wait=False)
         return len(deliveries)
@@ -155,63 +150,22 @@ class Shift:
             while not self._stopping.is_set():
                 limit = await self._free_capacity()
                 try:
-                    deliveries = await self._fetch(limit)
+                    deliveries = await self._intake.fetch(limit)
                 except StoreUnavailableError as error:
                     await self._unless_stopping(backoff.wait(error))
                     continue
                 backoff.over()
                 self._accept(deliveries)
-                if self._suspect is not None:
-                    await self._unless_stopping(self._suspect_ended.wait())
+                if self._intake.suspect is not None:
+                    await self._unless_stopping(self._intake.suspect_ended())
                 elif len(deliveries) >= limit:
-                    if options.min_fetch_interval:
-                        await self._unless_stopping(asyncio.sleep(options.min_fetch_interval.total_seconds()))
+                    await self._unless_stopping(asyncio.sleep(options.min_fetch_interval.total_seconds()))
                 elif self._until_empty:
-                    if not deliveries and await self._all_done():
-                        self._stopping.set()
+                    await self._stop_when_done(deliveries)
                 else:
-                    await self._unless_stopping(wakeup.wait(await self._idle_time()))
+                    await self._unless_stopping(wakeup.wait(await self._intake.idle_time()))
         finally:
             wakeup.close()
-
-    async def _fetch(self, limit: int) -> list[Delivery]:
-        """Due jobs; among them at most one suspect: on its last delivery, with one before that never ended.
-
-        It may be poison: it is held apart from others like it and runs alone, so that if it
-        takes the worker down it takes nobody's last delivery with it. See docs/decisions/004.
-        """
-        options = self._options
-        lease = options.release_stuck_timeout
-        last = options.max_deliveries
-        if last is None or last < 2:
-            return await self._store.fetch(self._queue, limit=limit, lease=lease, who=self._who)
-        deliveries = await self._store.fetch(
-            self._queue, limit=limit, lease=lease, who=self._who, suspects=Suspects(last - 1, only=False)
-        )
-        now = asyncio.get_running_loop().time()
-        if len(deliveries) < limit or now - self._looked_for_suspects > SUSPECTS_EVERY_S:
-            self._looked_for_suspects = now
-            found = await self._store.fetch(
-                self._queue, limit=1, lease=lease, who=self._who, suspects=Suspects(last - 1, only=True)
-            )
-            if found:
-                self._suspect_ended.clear()
-                self._suspect = found[0]
-                deliveries += found
-        return deliveries
-
-    async def _idle_time(self) -> timedelta:
-        """Until the next job is due, as far as that is known, and no longer than `max_fetch_interval`.
-
-        What is due already and was not fetched (the queue is paused, say) waits for the longest time.
-        """
-        longest = self._options.max_fetch_interval
-        try:
-            due = await self._store.next_due(self._queue)
-        except StoreUnavailableError:
-            return longest  # the next fetch will say so
-        ahead = timedelta(0) if due is None else due - self._store.now()
-        return min(longest, ahead + timedelta(milliseconds=1)) if ahead > timedelta(0) else longest
 
     async def _free_capacity(self) -> int:
         """How many to ask for; waits until that is worth a fetch."""
@@ -225,12 +179,12 @@ class Shift:
             await self._unless_stopping(self._room.wait())
         return 1
 
-    async def _all_done(self) -> bool:
-        """Whether nothing is buffered, running or unwritten; waits a moment if something is."""
-        if not self._buffered and not self._running and not self._settler.unwritten:
-            return True
-        await asyncio.sleep(0.01)
-        return False
+    async def _stop_when_done(self, deliveries: Sequence[Delivery]) -> None:
+        """Stop when nothing was due and nothing is buffered, running or unwritten."""
+        if not deliveries and not self._buffered and not self._running and not self._settler.unwritten:
+            self._stopping.set()
+        else:
+            await asyncio.sleep(0.01)
 
     async def _unless_stopping(self, waiting: Any) -> None:
         """Wait for something, or until the worker is told to stop."""
@@ -245,13 +199,12 @@ class Shift:
 
     def _accept(self, deliveries: Sequence[Delivery]) -> None:
         """Into the buffer: one by one, or together for a batch handler."""
-        self._counts.fetched += len(deliveries)
+        self._holdings.take_in(deliveries)
         self._buffered += len(deliveries)
         batches: dict[str, list[Delivery]] = {}
         for delivery in deliveries:
-            self._held[id(delivery)] = delivery
             handler = self._handlers.find(delivery.name)
-            if handler is None or handler.batch is None or delivery is self._suspect:
+            if handler is None or handler.batch is None or delivery is self._intake.suspect:
                 self._units.put_nowait([delivery])
                 continue
             batch = batches.setdefault(delivery.name, [])
@@ -285,7 +238,7 @@ class Shift:
             try:
                 await self._run(unit)
             except asyncio.CancelledError:
-                if self._stopping.is_set() or not all(id(each) in self._lost for each in unit):
+                if self._stopping.is_set() or not all(each.lost for each in unit):
                     raise  # its deliveries stay in `_running` for the drain to give back
                 task.uncancel()
                 log.warning(
@@ -294,7 +247,6 @@ class Shift:
                 )
             del self._running[task]
             self._someone_finished.set()
-            self._lost.difference_update(map(id, unit))
 
     def _take(self, unit: list[Delivery] | None) -> list[Delivery]:
         """Out of the buffer, less what was lost while it waited there."""
@@ -303,27 +255,27 @@ class Shift:
         self._buffered -= len(unit)
         if not self._room.is_set():
             self._room.set()
-        if not self._lost:
-            return unit
-        kept = [each for each in unit if id(each) not in self._lost]
-        if not any(each is self._suspect for each in kept) and any(each is self._suspect for each in unit):
-            self._end_suspect()
-        self._lost.difference_update(map(id, unit))
+        kept = self._holdings.still_ours(unit)
+        if not kept and unit[0] is self._intake.suspect:
+            self._intake.end_suspect()
         return kept
 
     async def _run(self, unit: list[Delivery]) -> None:
         if not unit:
             return
-        if unit[0] is self._suspect:
-            await self._run_alone(unit[0])
-            return
+        if unit[0] is self._intake.suspect:
+            await self._run_alone(unit)
+        else:
+            await self._run_unit(unit)
+
+    async def _run_unit(self, unit: list[Delivery]) -> None:
         handler = self._handlers.find(unit[0].name)
         if handler is not None and handler.batch is not None:
             await self._runner.run_batch(handler, unit)
         else:
             await self._runner.run_one(unit[0])
 
-    async def _run_alone(self, suspect: Delivery) -> None:
+    async def _run_alone(self, unit: list[Delivery]) -> None:
         """Nothing else runs meanwhile: whatever happens to this process, it was this job's doing."""
         self._alone = asyncio.Event()
         try:
@@ -331,130 +283,22 @@ class Shift:
             while any(each is not task for each in self._running):
                 self._someone_finished.clear()
                 await self._someone_finished.wait()
-            handler = self._handlers.find(suspect.name)
-            if handler is not None and handler.batch is not None:
-                await self._runner.run_batch(handler, [suspect])
-            else:
-                await self._runner.run_one(suspect)
+            await self._run_unit(unit)
             # Written before anything else may go wrong: it will not be delivered once more.
-            while id(suspect) in self._held and self._settler.unwritten:
+            while unit[0] in self._holdings and self._settler.unwritten:
                 await self._settler.flush()
         finally:
-            self._end_suspect()
+            self._intake.end_suspect()
             self._alone.set()
             self._alone = None
 
-    def _end_suspect(self) -> None:
-        self._suspect = None
-        self._suspect_ended.set()
-
-    # -- the settler's echo
-
-    def _written(self, settlements: Sequence[Settlement], lost: Sequence[Settlement]) -> None:
-        refused = {id(each) for each in lost}
-        for each in settlements:
-            self._held.pop(id(each.delivery), None)
-            if id(each) in refused:
-                self._counts.lost += 1
-                log.warning(
-                    "the outcome of job %s came too late: its lease was lost",
-                    each.delivery.id,
-                    extra={"action": "outcome_lost", "job": each.delivery.id},
-                )
-            elif each.state is State.COMPLETED:
-                self._counts.completed += 1
-            elif each.state is State.RETRYABLE:
-                self._counts.retried += 1
-            else:
-                self._counts.failed += 1
-
-    # -- the lease keeper
-
-    async def _keep_leases(self) -> None:
-        lease = self._options.release_stuck_timeout
-        every = lease.total_seconds() / 3
-        backoff = Backoff("leases cannot be renewed", log)
-        loop = asyncio.get_running_loop()
-        while True:
-            due = loop.time() + every
-            await asyncio.sleep(every)
-            if loop.time() - due > every:
-                log.warning(
-                    "the event loop was blocked for %.1f s, and leases with it: make the handler a plain "
-                    "function, which runs in a thread",
-                    loop.time() - due,
-                    extra={"action": "loop_blocked"},
-                )
-            await self._renew(lease, backoff)
-
-    async def _renew(self, lease: Any, backoff: Backoff) -> None:
-        while True:
-            # An outcome on its way needs no lease; both at once could wait for each other's rows.
-            leaving = self._settler.being_written()
-            held = [each for key, each in self._held.items() if key not in leaving]
-            try:
-                lost = await self._store.extend(self._queue, held, lease=lease)
-            except StoreUnavailableError as error:
-                await backoff.wait(error)
-                continue
-            backoff.over()
-            leaving |= self._settler.being_written()
-            for delivery in lost:
-                # Settled between the question and the answer: not lost, but done.
-                if id(delivery) in self._held and id(delivery) not in leaving:
-                    self._lose(delivery)
-            return
-
-    def _lose(self, delivery: Delivery) -> None:
-        self._held.pop(id(delivery), None)
-        self._lost.add(id(delivery))
-        self._counts.lost += 1
+    def _cancel_lost(self, delivery: Delivery) -> None:
+        """Another worker has it: a handler that runs for nothing else is cancelled."""
         for task, unit in self._running.items():
             if any(each is delivery for each in unit):
-                if all(id(each) in self._lost for each in unit):
+                if all(each.lost for each in unit):
                     task.cancel()
                 return
-
-    # -- the recoverer
-
-    async def _recover(self) -> None:
-        options = self._options
-        backoff = Backoff("the jobs of dead workers cannot be recovered", log)
-        rounds = 0
-        while True:
-            try:
-                recovered = await self._store.recover(
-                    self._queue, timeout=options.release_stuck_timeout, who=self._who
-                )
-                if rounds % PRUNE_EVERY_ROUNDS == 0:
-                    await self._prune()
-            except StoreUnavailableError as error:
-                await backoff.wait(error)
-                continue
-            backoff.over()
-            rounds += 1
-            if recovered:
-                self._counts.recovered += len(recovered)
-                log.warning(
-                    "recovered %d jobs of dead workers",
-                    len(recovered),
-                    extra={"action": "recovered", "count": len(recovered)},
-                )
-            await asyncio.sleep(options.release_stuck_interval.total_seconds())
-
-    async def _prune(self) -> None:
-        retention = self._options.retention
-        now = self._store.now()
-        completed = None if retention.completed is None else now - retention.completed
-        failed = None if retention.failed is None else now - retention.failed
-        while (completed or failed) and await self._store.prune(
-            self._queue,
-            completed_before=completed,
-            failed_before=failed,
-            who=self._who,
-            limit=PRUNE_CHUNK,
-        ):
-            pass
 
     # -- stopping
 
@@ -472,23 +316,13 @@ class Shift:
         for _ in runners:
             self._units.put_nowait(None)
         await self._give_back(unstarted, counted=False)
-        at_once = asyncio.create_task(self._at_once.wait())
-        finished = asyncio.create_task(asyncio.wait(runners))
-        await asyncio.wait(
-            {at_once, finished},
-            timeout=self._options.graceful_timeout.total_seconds(),
-            return_when=asyncio.FIRST_COMPLETED,
-        )
+        await self._wait_for_handlers(runners)
         for task in runners:
             task.cancel()
         await asyncio.gather(reader, *runners, return_exceptions=True)
-        at_once.cancel()
-        finished.cancel()
         settler, *others = upkeep
         await self._last_words(settler)
-        # Cancelled in the middle of a handler: it may have had effects, so the delivery counts.
-        cut_off = [each for unit in self._running.values() for each in unit if id(each) in self._held]
-        await self._give_back(cut_off, counted=True)
+        await self._give_back(self._cut_off(), counted=True)
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
@@ -498,9 +332,33 @@ class Shift:
     def _unstarted(self) -> list[Delivery]:
         found: list[Delivery] = []
         while not self._units.empty():
-            unit = self._units.get_nowait()
-            found += self._take(unit)
+            found += self._take(self._units.get_nowait())
         return found
+
+    async def _wait_for_handlers(self, runners: list[asyncio.Task[None]]) -> None:
+        """Until they have finished, for `graceful_timeout`, or until somebody is in a hurry."""
+        at_once = asyncio.create_task(self._at_once.wait())
+        finished = asyncio.create_task(asyncio.wait(runners))
+        await asyncio.wait(
+            {at_once, finished},
+            timeout=self._options.graceful_timeout.total_seconds(),
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        at_once.cancel()
+        finished.cancel()
+
+    def _cut_off(self) -> list[Delivery]:
+        """Cancelled in the middle of a handler: it may have had effects, so the delivery counts.
+
+        A thread goes on; its job stays leased, for nobody else may have it before the process has ended.
+        """
+        return [
+            each
+            for task, unit in self._running.items()
+            if not self._runner.is_in_thread(task)
+            for each in unit
+            if each in self._holdings
+        ]
 
     async def _give_back(self, deliveries: list[Delivery], *, counted: bool) -> None:
         if not deliveries:
@@ -516,8 +374,7 @@ class Shift:
                 error,
                 extra={"action": "release_failed"},
             )
-        for each in deliveries:
-            self._held.pop(id(each), None)
+        self._holdings.let_go(deliveries)
         self._counts.released += len(deliveries)
 
     async def _last_words(self, settler: asyncio.Task[None]) -> None:

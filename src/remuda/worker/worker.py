@@ -14,10 +14,11 @@ from remuda.errors import ConfigurationError, StoreUnavailableError
 from remuda.identity import make_identity
 from remuda.queue import Queue
 from remuda.retry import DEFAULT_RETRY, RetryCallable, RetryPolicy
+from remuda.worker.counts import Counts
 from remuda.worker.handlers import AnyHandler, Handlers, Middleware
 from remuda.worker.options import AckPolicy, Retention, WorkerOptions
-from remuda.worker.shift import Counts, Shift
-from remuda.worker.signals import stopped_by_signals
+from remuda.worker.shift import Shift
+from remuda.worker.signals import end_process, stopped_by_signals
 
 log = logging.getLogger("remuda.worker")
 
@@ -132,7 +133,9 @@ class Worker:
         """Work until stopped: by `stop`, or (with `signals`) by SIGTERM or SIGINT.
 
         The first signal drains: running handlers finish, what was not started goes back uncounted.
-        The second ends at once. With `until_empty` it also ends when nothing is due and nothing runs.
+        The second ends at once. A plain function that does not return in time cannot be stopped: then the
+        process is ended (with `signals`; without, its job may run elsewhere once the lease is over).
+        With `until_empty` it also ends when nothing is due and nothing runs.
         """
         if self._running:
             raise ConfigurationError("this worker is running already")
@@ -144,6 +147,8 @@ class Worker:
             self._shift = Shift(self, until_empty=until_empty)
             with stopped_by_signals(self.stop) if signals else contextlib.nullcontext():
                 await self._shift.run()
+            if signals and self._shift.threads_running:
+                end_process(self._shift.threads_running)
         finally:
             self._shift = None
             self._running = False

@@ -18,8 +18,10 @@ CONFLICT_TRIES = 5
 
 
 def make_engine(url: URL, **options: Any) -> AsyncEngine:
-    """An engine with a pool that grows to what is asked of it and checks what it has kept for long."""
-    return create_async_engine(url, pool_size=4, max_overflow=4, pool_recycle=1800, **options)
+    """An engine with a small pool. Nothing is reset on return: every use is a transaction that has ended."""
+    return create_async_engine(
+        url, pool_size=4, max_overflow=4, pool_recycle=1800, pool_reset_on_return=None, **options
+    )
 
 
 async def run_on_engine(engine: AsyncEngine, act: Callable[[Connection], T], backend: str) -> T:

@@ -73,7 +73,10 @@ def fetch(
                 who=who,
             ),
         )
-    return [each.delivery for each in claimed]
+    deliveries = [each.delivery for each in claimed]
+    for each in deliveries:
+        each.leased_until = now + lease_for
+    return deliveries
 
 
 def settle(
@@ -131,7 +134,11 @@ def extend(
     lost: list[Delivery] = []
     for part in _once_each(deliveries, lambda each: each.key):
         held = yield from dialect.extend(part, now=now, lease_expires_at=now + lease_for)
-        lost += [each for each in part if each.key not in held]
+        for each in part:
+            if each.key in held:
+                each.leased_until = now + lease_for
+            else:
+                lost.append(each)
     return lost
 
 
