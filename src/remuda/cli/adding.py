@@ -31,7 +31,7 @@ def add(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]",
+            metavar="NAME",
             help="The job's name; with --from-jsonl, that of lines without one.",
             show_default=False,
         ),

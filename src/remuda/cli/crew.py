@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TypeVar
@@ -17,14 +18,14 @@ from remuda.cli.opening import opening
 from remuda.errors import StoreUnavailableError
 from remuda.queue import Queue
 from remuda.worker import Worker
-from remuda.worker.signals import STOP_SIGNALS
+from remuda.worker.signals import STOP_SIGNALS, end_process
 
 log = logging.getLogger("remuda.worker")
 
 T = TypeVar("T")
 
-# After the second signal: long enough for the last writes, whatever a handler does meanwhile.
-AT_ONCE_S = 12.0
+AT_ONCE_S = 12.0  # after the second signal: long enough for the last writes
+IDLE_THREADS_S = 0.5  # what idle threads take to end
 
 
 class Crew:
@@ -144,12 +145,12 @@ class StopSignals:
         else:
             self._loop.call_soon_threadsafe(self._crew.stop)
             if self._heard == 2:
-                leave_soon()
+                leave_within(AT_ONCE_S, 1)
 
 
-def leave_soon() -> None:
-    """End at once, or after `AT_ONCE_S` if something does not let go."""
-    timer = threading.Timer(AT_ONCE_S, leave_now, (1,))
+def leave_within(seconds: float, code: int) -> None:
+    """End by then, whatever does not let go: a handler that cannot be cancelled, a thread, an exit hook."""
+    timer = threading.Timer(seconds, leave_now, (code,))
     timer.daemon = True
     timer.start()
 
@@ -162,6 +163,14 @@ def leave_now(code: int) -> None:
     os._exit(code)
 
 
-def threads_are_left() -> bool:
-    """Whether Python would wait for a thread at its end, such as a handler that goes on."""
-    return any(each is not threading.main_thread() and not each.daemon for each in threading.enumerate())
+def leave_threads_behind() -> None:
+    """End the process if handlers still run in threads: Python would wait for them."""
+    deadline = time.monotonic() + IDLE_THREADS_S
+    while (running := _handler_threads()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if running:
+        end_process(running)
+
+
+def _handler_threads() -> int:
+    return sum(each.name.startswith("remuda-handler") for each in threading.enumerate())

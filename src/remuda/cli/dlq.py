@@ -131,7 +131,7 @@ def _row(letter: DeadLetter, now: datetime) -> output.Cells:
     return (
         output.printable(letter.id),
         output.printable(letter.name) or "-",
-        letter.reason or "unknown",
+        output.printable(letter.reason or "unknown"),
         str(letter.attempts),
         _died(letter, now),
         _error(letter) or "-",
@@ -210,7 +210,9 @@ async def _replay(
         chosen = await _choose(queue, which, limit)
         _warn_of_producers(chosen)
         if dry_run:
-            ids = (await queue.dead.replay(limit=max(1, chosen.total), dry_run=True, **chosen.filter)).ids
+            would = await queue.dead.replay(limit=max(1, chosen.total), dry_run=True, **chosen.filter)
+            ids = would.ids
+            still_live.update(would.still_live)
         else:
             if chosen.total > HANDFUL:
                 confirm(f"Replay {_described(chosen, name)}?", yes=yes)
@@ -230,8 +232,10 @@ async def _replay(
         _say_what_would(ids, f"would replay {output.plural(len(ids), 'dead letter')} of {name}")
     else:
         output.say(f"replayed {output.plural(len(ids), 'dead letter')} of {name}")
-        if stayed:
-            output.note(f"{len(stayed)} stayed, for a job with the same id lives: {', '.join(stayed[:10])}")
+    if stayed and not as_json:
+        output.note(
+            f"{len(stayed)} cannot go back, for a job with the same id lives: {', '.join(stayed[:10])}"
+        )
     _end_if_missing(which, chosen, name)
 
 
@@ -359,7 +363,7 @@ def _end_if_missing(which: Which, chosen: Chosen, name: str) -> None:
 def export(
     queue: QueueName,
     file: Annotated[
-        str, typer.Argument(metavar="[FILE]", help="Where to; - is standard output.", show_default=False)
+        str, typer.Argument(metavar="FILE", help="Where to; - is standard output.", show_default=False)
     ] = "-",
     url: Url = None,
     reason: ByReason = None,

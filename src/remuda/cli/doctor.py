@@ -183,6 +183,7 @@ def _latency(trips: list[float]) -> Finding:
 
 _SIGNS = {
     Level.OK: Cell("ok", "green"),
+    Level.UNKNOWN: Cell("?", "yellow"),
     Level.WARNING: Cell("warn", "yellow"),
     Level.PROBLEM: Cell("BAD", "bold red"),
 }

@@ -10,6 +10,7 @@ from typing import Any, NoReturn, TypeVar
 
 import typer
 
+from remuda.cli.output import note
 from remuda.errors import (
     ConfigurationError,
     InvalidJobError,
@@ -64,7 +65,7 @@ def code_of(error: BaseException) -> ExitCode:
 
 def fail(message: str, code: ExitCode) -> NoReturn:
     """End the command with one line."""
-    typer.echo(f"remuda: {one_line(message)}", err=True)
+    note(f"remuda: {one_line(message)}")
     raise typer.Exit(code)
 
 

@@ -10,6 +10,7 @@ class Level(StrEnum):
     """How bad it is. A `problem` makes `doctor` fail."""
 
     OK = "ok"
+    UNKNOWN = "unknown"
     WARNING = "warning"
     PROBLEM = "problem"
 
@@ -26,6 +27,11 @@ class Finding(NamedTuple):
 def ok(check: str, message: str) -> Finding:
     """As it should be."""
     return Finding(Level.OK, check, message)
+
+
+def unknown(check: str, message: str) -> Finding:
+    """It could not be looked at."""
+    return Finding(Level.UNKNOWN, check, message, "let this user read the server's statistics and settings")
 
 
 def warning(check: str, message: str, suggestion: str) -> Finding:

@@ -151,7 +151,7 @@ async def _history(queue: Queue, job_id: str) -> list[Transition]:
 def _show_record(job: JobRecord, now: datetime) -> None:
     from remuda.cli.records import payload_text
 
-    output.facts([(name, value) for name, value in _facts(job, now) if value])
+    output.facts([(name, value) for name, value in _facts(job, now) if value not in ("", Cell("", "red"))])
     _section("payload", output.printable_lines(payload_text(job, indent=2)))
     if job.error_type or job.error_message:
         error = ": ".join(filter(None, (job.error_type, job.error_message)))
@@ -168,7 +168,7 @@ def _facts(job: JobRecord, now: datetime) -> list[tuple[str, str | Cell]]:
         ("name", output.printable(job.name)),
         ("queue", output.printable(job.queue)),
         ("state", state_cell(job.state)),
-        ("reason", Cell(job.reason, "red") if job.reason else ""),
+        ("reason", Cell(output.printable(job.reason or ""), "red")),
         ("priority", str(job.priority)),
         ("attempts", str(job.attempts)),
         ("deliveries", str(job.deliveries)),
@@ -203,8 +203,8 @@ _TIMELINE = (
     Column("state"),
     Column("attempt", right=True),
     Column("after"),
-    Column("why"),
-    Column("who", flexible=True),
+    Column("who"),
+    Column("why", flexible=True),
 )
 
 
@@ -216,6 +216,6 @@ def _step(transition: Transition) -> output.Cells:
         state_cell(transition.entered),
         str(transition.attempt),
         after,
-        output.printable(transition.reason or meaning),
         Cell(output.printable(transition.who or ""), output.FAINT),
+        output.printable(transition.reason or meaning),
     )

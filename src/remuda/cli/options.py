@@ -59,7 +59,12 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done,
 # Which dead letters. Every condition that is given must hold.
 ByReason = Annotated[
     Reason | None,
-    typer.Option("--reason", metavar="REASON", help="Only those that died of this.", case_sensitive=False),
+    typer.Option(
+        "--reason",
+        metavar="REASON",
+        help="Only those that died of this, such as retries_exhausted.",
+        case_sensitive=False,
+    ),
 ]
 ByName = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Only jobs of this name.")]
 Since = Annotated[

@@ -64,7 +64,7 @@ def say(text: str = "", style: str = "") -> None:
 
 def note(text: str) -> None:
     """A line for people, beside the output."""
-    typer.echo(text, err=True)
+    typer.echo(printable(text), err=True)
 
 
 def emit(value: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 PROGRESS_EVERY_S = 0.3
 
 SomeQueue = Annotated[
-    str | None, typer.Argument(metavar="[QUEUE]", help="One queue; without it, all.", show_default=False)
+    str | None, typer.Argument(metavar="QUEUE", help="One queue; without it, all.", show_default=False)
 ]
 
 
@@ -98,7 +97,7 @@ def _overview_row(stats: Stats, dead: dict[str, int]) -> output.Cells:
     reasons = ", ".join(f"{count} {reason}" for reason, count in most_first(dead).items())
     word = "paused" if stats.paused else ""
     return (
-        Cell(stats.queue, "bold"),
+        Cell(output.printable(stats.queue), "bold"),
         _number(stats.pending, "cyan"),
         _number(stats.delayed, "blue"),
         _number(stats.processing, "yellow"),
@@ -150,7 +149,7 @@ async def note_if_unknown(queue: Queue, stats: Stats) -> None:
     known = await queue.store.queues()
     if queue.name not in known:
         others = f"it has: {', '.join(known)}" if known else "it has no queues yet"
-        output.note(output.printable(f"nothing is known of a queue {queue.name!r} in this store; {others}"))
+        output.note(f"nothing is known of a queue {queue.name!r} in this store; {others}")
 
 
 # -- operating
@@ -203,6 +202,8 @@ async def _purge(name: str, url: str | None, *, yes: bool, as_json: bool) -> Non
 
 async def _purge_with_progress(queue: Queue, waiting: int) -> int:
     """Purge, and look now and then how far it has come."""
+    import asyncio
+
     with output.progress("removing", waiting) as advance:
         purging = asyncio.create_task(queue.purge())
         left = waiting

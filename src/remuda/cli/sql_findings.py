@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from remuda.cli.findings import Finding, ok, warning
+from remuda.cli.findings import Finding, ok, unknown, warning
 from remuda.cli.opening import sqlite_file
 from remuda.cli.times import span
 from remuda.errors import StoreError
@@ -57,7 +57,7 @@ async def look_into(store: SqlStore, url: str) -> list[Finding]:
             found += await store.run_sync(lambda connection, look=look: list(look(connection)))  # type: ignore[misc]
         except (SQLAlchemyError, StoreError) as error:
             origin = getattr(error, "orig", None) or error
-            found.append(ok(check, f"not looked at: {origin}"))
+            found.append(unknown(check, f"could not be looked at: {origin}"))
     return found
 
 
@@ -147,7 +147,8 @@ def _postgres_transactions(connection: Connection) -> Iterator[Finding]:
         text(
             "SELECT pid, application_name, state, now() - xact_start FROM pg_stat_activity "
             "WHERE pid <> pg_backend_pid() AND datname = current_database() "
-            "AND backend_type = 'client backend' AND xact_start < now() - :longest ORDER BY xact_start"
+            "AND backend_type = 'client backend' AND xact_start < now() - CAST(:longest AS interval) "
+            "ORDER BY xact_start"
         ),
         {"longest": LONG_TRANSACTION},
     ).all()
@@ -179,7 +180,7 @@ def _postgres_slots(connection: Connection) -> Iterator[Finding]:
             f"SELECT pg_drop_replication_slot('{name}'), if nothing will come back for it",
         )
     for (name,) in connection.execute(
-        text("SELECT gid FROM pg_prepared_xacts WHERE prepared < now() - :longest"),
+        text("SELECT gid FROM pg_prepared_xacts WHERE prepared < now() - CAST(:longest AS interval)"),
         {"longest": LONG_TRANSACTION},
     ):
         yield warning(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections import deque
@@ -70,6 +69,8 @@ def watch(
 async def _watch(
     name: str, url: str | None, interval: timedelta, count: int | None, *, as_json: bool
 ) -> None:
+    import asyncio
+
     async with opened_queue(name, url) as queue:
         first = await _look(queue)
         await note_if_unknown(queue, first.stats)
@@ -89,6 +90,8 @@ async def _look(queue: Queue) -> Look:
 
 async def _look_patiently(queue: Queue, interval: timedelta) -> Look:
     """A watch outlives an outage of the store."""
+    import asyncio
+
     told = False
     while True:
         try:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from remuda.worker.processes import Lifeline
 
 
+LAST_MOMENTS_S = 10.0  # for exit hooks and other threads of the program, after the last job
+
+
 def worker(
     target: Annotated[
         str,
@@ -84,28 +87,29 @@ def _supervise(arguments: list[str], processes: int, *, ends_by_itself: bool) ->
 
 
 def _run_here(target: str, concurrency: int | None, lifeline: int | None, *, until_empty: bool) -> int:
-    """All workers in this process. Does not return if threads would keep it from ending."""
+    """All workers in this process. Does not return if handlers in threads would keep it from ending."""
     import asyncio
 
-    from remuda.cli.crew import leave_now, threads_are_left
+    from remuda.cli.crew import leave_now, leave_threads_behind, leave_within
     from remuda.worker.processes import Lifeline
 
     line = None if lifeline is None else Lifeline(lifeline, end_now=lambda: leave_now(ExitCode.ERROR))
     loaded = load(target)
     runner = asyncio.Runner(loop_factory=_loop_factory())
+    code: int = ExitCode.ERROR
     try:
         code = runner.run(_run_crew(loaded, concurrency, line, until_empty=until_empty))
-        if threads_are_left():
-            leave_now(code)
+        leave_threads_behind()
         return code
     finally:
+        leave_within(LAST_MOMENTS_S, code)
         runner.close()
 
 
 async def _run_crew(loaded: Any, concurrency: int | None, line: Lifeline | None, *, until_empty: bool) -> int:
     import asyncio
 
-    from remuda.cli.crew import Crew, StopSignals, leave_soon
+    from remuda.cli.crew import AT_ONCE_S, Crew, StopSignals, leave_within
 
     crew = Crew(with_concurrency(await workers_of(loaded), concurrency))
     StopSignals(crew, counted=line is None)
@@ -113,7 +117,7 @@ async def _run_crew(loaded: Any, concurrency: int | None, line: Lifeline | None,
         loop = asyncio.get_running_loop()
 
         def hurry() -> None:
-            leave_soon()
+            leave_within(AT_ONCE_S, ExitCode.ERROR)
             loop.call_soon_threadsafe(crew.drain)
             loop.call_soon_threadsafe(crew.stop)
 

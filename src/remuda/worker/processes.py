@@ -80,11 +80,18 @@ class Lifeline:
 class _Child:
     """The supervisor's end, and the process."""
 
-    def __init__(self, number: int, process: asyncio.subprocess.Process, line: asyncio.StreamWriter) -> None:
+    def __init__(
+        self,
+        number: int,
+        process: asyncio.subprocess.Process,
+        line: asyncio.StreamWriter,
+        hearing: asyncio.Task[None],
+    ) -> None:
         self.number = number
         self.started_at = time.monotonic()
         self.process = process
         self._line = line
+        self._hearing = hearing
 
     def say(self, word: bytes) -> None:
         if not self._line.is_closing():
@@ -99,6 +106,7 @@ class _Child:
         self._line.close()
         with contextlib.suppress(OSError):
             await self._line.wait_closed()
+        await self._hearing
         return code
 
 
@@ -220,9 +228,8 @@ class Supervisor:
                 start_new_session=True,  # Ctrl-C is for the supervisor, which passes it on
             )
         reader, writer = await asyncio.open_connection(sock=ours)
-        child = _Child(number, process, writer)
+        child = _Child(number, process, writer, asyncio.create_task(self._hear(reader)))
         self._children.add(child)
-        self._hearing = asyncio.create_task(self._hear(reader))
         if self._stopping.is_set():
             child.say(DRAIN)
         log.info(

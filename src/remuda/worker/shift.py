@@ -44,7 +44,7 @@ class Shift:
         self._alone: asyncio.Event | None = None
         self._someone_finished = asyncio.Event()
         self._room = asyncio.Event()
-        self._stopping = asyncio.Event()
+        self.stopping = asyncio.Event()
         self._at_once = asyncio.Event()
         self._executor = ThreadPoolExecutor(worker.options.concurrency, thread_name_prefix="remuda-handler")
         self._holdings = Holdings(worker.counts, self._store.now)
@@ -81,9 +81,9 @@ class Shift:
 
     def stop(self) -> None:
         """Drain; the second time, end at once."""
-        if self._stopping.is_set():
+        if self.stopping.is_set():
             self._at_once.set()
-        self._stopping.set()
+        self.stopping.set()
 
     @property
     def threads_running(self) -> int:
@@ -109,7 +109,7 @@ class Shift:
             asyncio.create_task(self._keeper.run(), name="remuda-lease-keeper"),
             asyncio.create_task(self._recoverer.run(), name="remuda-recoverer"),
         ]
-        stopping = asyncio.create_task(self._stopping.wait())
+        stopping = asyncio.create_task(self.stopping.wait())
         try:
             # No loop ends by itself: one that does has met something it has no answer to.
             await asyncio.wait({stopping, reader, *runners, *upkeep}, return_when=asyncio.FIRST_COMPLETED)
@@ -117,7 +117,7 @@ class Shift:
             self._at_once.set()
             raise
         finally:
-            self._stopping.set()
+            self.stopping.set()
             await asyncio.shield(asyncio.create_task(self._drain(reader, runners, upkeep)))
             stopping.cancel()
         for task in (reader, *runners, *upkeep):
@@ -147,7 +147,7 @@ class Shift:
         backoff = Backoff("jobs cannot be fetched", log)
         wakeup = self._store.watch(self._queue)
         try:
-            while not self._stopping.is_set():
+            while not self.stopping.is_set():
                 limit = await self._free_capacity()
                 try:
                     deliveries = await self._intake.fetch(limit)
@@ -171,7 +171,7 @@ class Shift:
         """How many to ask for; waits until that is worth a fetch."""
         options = self._options
         worthwhile = max(1, min(options.fetch_batch_size, options.buffer_size) // 4)
-        while not self._stopping.is_set():
+        while not self.stopping.is_set():
             free = options.buffer_size - self._buffered
             if free >= worthwhile or not self._buffered:
                 return max(1, min(options.fetch_batch_size, free))
@@ -182,14 +182,14 @@ class Shift:
     async def _stop_when_done(self, deliveries: Sequence[Delivery]) -> None:
         """Stop when nothing was due and nothing is buffered, running or unwritten."""
         if not deliveries and not self._buffered and not self._running and not self._settler.unwritten:
-            self._stopping.set()
+            self.stopping.set()
         else:
             await asyncio.sleep(0.01)
 
     async def _unless_stopping(self, waiting: Any) -> None:
         """Wait for something, or until the worker is told to stop."""
         first = asyncio.ensure_future(waiting)
-        second = asyncio.create_task(self._stopping.wait())
+        second = asyncio.create_task(self.stopping.wait())
         try:
             await asyncio.wait({first, second}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -238,7 +238,7 @@ class Shift:
             try:
                 await self._run(unit)
             except asyncio.CancelledError:
-                if self._stopping.is_set() or not all(each.lost for each in unit):
+                if self.stopping.is_set() or not all(each.lost for each in unit):
                     raise  # its deliveries stay in `_running` for the drain to give back
                 task.uncancel()
                 log.warning(

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import random
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from remuda.backoff import Backoff
-from remuda.errors import ConfigurationError, StoreUnavailableError
+from remuda.errors import ConfigurationError
 from remuda.identity import make_identity
 from remuda.queue import Queue
 from remuda.retry import DEFAULT_RETRY, RetryCallable, RetryPolicy
 from remuda.worker.counts import Counts
 from remuda.worker.handlers import AnyHandler, Handlers, Middleware
+from remuda.worker.opening import open_unless_stopped
 from remuda.worker.options import AckPolicy, Retention, WorkerOptions
 from remuda.worker.shift import Shift
 from remuda.worker.signals import end_process, stopped_by_signals
-
-log = logging.getLogger("remuda.worker")
 
 F = TypeVar("F", bound=AnyHandler)
 
@@ -83,7 +80,6 @@ class Worker:
         self.handlers = Handlers()
         self.middlewares: list[Middleware] = []
         self.rng = rng or random.Random()
-        self._running = False
         self._shift: Shift | None = None
 
     def __repr__(self) -> str:
@@ -137,32 +133,19 @@ class Worker:
         process is ended (with `signals`; without, its job may run elsewhere once the lease is over).
         With `until_empty` it also ends when nothing is due and nothing runs.
         """
-        if self._running:
+        if self._shift is not None:
             raise ConfigurationError("this worker is running already")
         if not self.handlers:
             raise ConfigurationError("this worker has no handlers; register one with @worker.handler(name)")
-        self._running = True
+        self._shift = shift = Shift(self, until_empty=until_empty)
         try:
-            await self._open_patiently()
-            self._shift = Shift(self, until_empty=until_empty)
             with stopped_by_signals(self.stop) if signals else contextlib.nullcontext():
-                await self._shift.run()
-            if signals and self._shift.threads_running:
-                end_process(self._shift.threads_running)
+                if await open_unless_stopped(self.queue, shift.stopping):
+                    await shift.run()
+            if signals and shift.threads_running:
+                end_process(shift.threads_running)
         finally:
             self._shift = None
-            self._running = False
-
-    async def _open_patiently(self) -> None:
-        backoff = Backoff("the store cannot be opened", log)
-        while True:
-            try:
-                await self.queue.open()
-            except StoreUnavailableError as error:
-                await backoff.wait(error)
-            else:
-                backoff.over()
-                return
 
     def stop(self) -> None:
         """Begin to drain; a second call ends at once. Safe to call from a signal handler of the loop."""

@@ -29,6 +29,9 @@ CLAIM_COLUMNS = (
 )
 
 
+_STATES = {state.value: state for state in State}
+
+
 def read_claimed(row: Row, *, lease: int, now: datetime, moment: Callable[[Any], datetime]) -> Claimed:
     """A claimed delivery from `CLAIM_COLUMNS`, then the state it left and since when."""
     (
@@ -66,7 +69,7 @@ def read_claimed(row: Row, *, lease: int, now: datetime, moment: Callable[[Any],
         retry=retry,
         foreign=job_id is None,
     )
-    return Claimed(delivery, State(left), moment(since))
+    return Claimed(delivery, _STATES[left], moment(since))
 
 
 def in_fetch_order(claimed: list[Claimed]) -> list[Claimed]:
