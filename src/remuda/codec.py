@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -99,15 +100,17 @@ def encode_headers(headers: Headers, *, name: str) -> str:
                 f"header {key!r} of job {name!r} is a {type(value).__name__}; "
                 "headers hold text, numbers, booleans and None"
             )
+        if isinstance(value, float) and not isfinite(value):
+            raise EncodeError(f"header {key!r} of job {name!r} is {value}, which JSON cannot hold")
     try:
-        encoded = msgspec.json.encode(headers).decode()
+        encoded = msgspec.json.encode(headers)
     except (ValueError, OverflowError) as error:
         raise EncodeError(f"the headers of job {name!r} cannot be encoded: {error}") from error
     if len(encoded) > MAX_HEADERS_BYTES:
         raise OversizeError(
             f"the headers of job {name!r} have {len(encoded):,} bytes; at most {MAX_HEADERS_BYTES:,} fit"
         )
-    return encoded
+    return encoded.decode()
 
 
 def decode_headers(encoded: str | bytes | None) -> dict[str, Any]:

@@ -32,10 +32,11 @@ class IdMaker:
 
     def make(self, count: int, now_ms: int) -> list[str]:
         """`count` new ids, ascending."""
+        if self._process != os.getpid():
+            # A forked child would otherwise go on with its parent's counter and make the same ids; and
+            # its parent's lock may be held by a thread that was not forked along.
+            self._process, self._millisecond, self._lock = os.getpid(), -1, threading.Lock()
         with self._lock:
-            if self._process != os.getpid():
-                # A forked child would otherwise go on with its parent's counter and make the same ids.
-                self._process, self._millisecond = os.getpid(), -1
             if now_ms > self._millisecond or self._counter + count >= _COUNTER_LIMIT:
                 self._millisecond = max(now_ms, self._millisecond + 1)
                 self._prefix = _spell(self._millisecond, 10) + _spell(secrets.randbits(40), 8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
+from remuda.errors import StoreUnavailableError
 from remuda.stores.contract import EncodedJob, Store
 
 MERGED_AT_MOST = 1_000
@@ -53,6 +54,16 @@ class MergingAdder:
         try:
             new = await self._store.add(self._queue, [each.job for each in batch], who=self._who)
         except BaseException as error:
+            if (
+                isinstance(error, Exception)
+                and len(batch) > 1
+                and not isinstance(error, StoreUnavailableError)
+            ):
+                # The store refuses one of them: its neighbours, who know nothing of it, go without it.
+                half = len(batch) // 2
+                await self._add_together(batch[:half])
+                await self._add_together(batch[half:])
+                return
             for each in batch:
                 if not each.new.done():
                     each.new.set_exception(error)

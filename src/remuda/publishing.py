@@ -98,11 +98,15 @@ def _moment(
             f"{moment_name} of job {name!r} has no time zone: {moment!r}; use an aware datetime, "
             "such as datetime.now(UTC)"
         )
+    try:
+        moment = moment.astimezone(UTC)
+    except OverflowError:
+        raise InvalidJobError(f"{moment_name} of job {name!r} is out of range: {moment!r}") from None
     if moment - now > MAX_DELAY:
         raise InvalidJobError(
             f"{moment_name} of job {name!r} is more than {MAX_DELAY.days} days away: {moment}"
         )
-    return moment.astimezone(UTC)
+    return moment
 
 
 def _is_a(kind: type, value: object) -> bool:

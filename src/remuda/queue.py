@@ -49,7 +49,11 @@ class Queue:
         self.name = check_name(name, "a queue's name", ConfigurationError)
         self._owns_store = isinstance(store, str)
         self.store: Store = open_store(store, clock=clock) if isinstance(store, str) else store
-        self.payload_format = PayloadFormat(payload_format)
+        try:
+            self.payload_format = PayloadFormat(payload_format)
+        except ValueError:
+            formats = ", ".join(PayloadFormat)
+            raise ConfigurationError(f"payload_format is one of {formats}, not {payload_format!r}") from None
         if max_payload_bytes < 1:
             raise ConfigurationError(f"max_payload_bytes must be at least 1, not {max_payload_bytes}")
         self.max_payload_bytes = max_payload_bytes
@@ -224,7 +228,12 @@ class Queue:
     ) -> list[JobRecord]:
         """Jobs in the order in which they would run; ended ones newest first."""
         self.check_open()
-        wanted = None if state is None else State(state)
+        try:
+            wanted = None if state is None else State(state)
+        except ValueError:
+            raise ConfigurationError(f"a state is one of {', '.join(State)}, not {state!r}") from None
+        if wanted is State.REMOVED:
+            return []  # only the trail knows them
         return await self.store.jobs(self.name, state=wanted, name=name, limit=limit)
 
     async def transitions(self, *, after: int = 0) -> AsyncIterator[Transition]:

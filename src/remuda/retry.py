@@ -10,6 +10,7 @@ import random
 from asyncio import CancelledError
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from math import inf
 from typing import TypeAlias
 
 import msgspec
@@ -94,7 +95,10 @@ class Linear(_Policy, frozen=True, kw_only=True, tag="linear"):
         _require_not_negative(initial=self.initial, step=self.step)
 
     def base_delay(self, attempts: int) -> timedelta:
-        return min(self.initial + self.step * (attempts - 1), _LONGEST)
+        try:
+            return min(self.initial + self.step * (attempts - 1), _LONGEST)
+        except OverflowError:
+            return _LONGEST
 
 
 class Exponential(_Policy, frozen=True, kw_only=True, tag="exponential"):
@@ -109,10 +113,12 @@ class Exponential(_Policy, frozen=True, kw_only=True, tag="exponential"):
     def __post_init__(self) -> None:
         super().__post_init__()
         _require_not_negative(initial=self.initial)
-        if self.multiplier < 1.0:
+        if not 1.0 <= self.multiplier < inf:
             raise ConfigurationError(f"multiplier must be at least 1, not {self.multiplier}")
 
     def base_delay(self, attempts: int) -> timedelta:
+        if not self.initial:
+            return self.initial
         try:
             return min(self.initial * (self.multiplier ** (attempts - 1)), _LONGEST)
         except OverflowError:

@@ -124,6 +124,8 @@ def unpack(entry: bytes, *, queue: str, first_seq: int) -> list[Transition]:
         if version != _VERSION:
             raise DecodeError(f"a transition entry of version {version!r}; this program reads {_VERSION}")
         messages, left, entered, at_ms, dwell_ms, attempt, reason, who, name = columns
+        if not isinstance(messages, list) or not all(isinstance(each, str) for each in messages):
+            raise ValueError("its messages are not a list of ids")
         rows = zip(
             messages,
             *(_spread(column, len(messages)) for column in (left, dwell_ms, attempt, reason, name)),
@@ -146,7 +148,7 @@ def unpack(entry: bytes, *, queue: str, first_seq: int) -> list[Transition]:
             )
             for place, (message, was, spent_ms, tries, why, called) in enumerate(rows)
         ]
-    except (msgspec.DecodeError, ValueError, TypeError) as error:
+    except (msgspec.DecodeError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise DecodeError(f"entry {first_seq} of the trail of {queue!r} is not readable: {error}") from error
 
 

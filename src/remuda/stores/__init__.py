@@ -33,11 +33,10 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
 
 def redact(url: str) -> str:
     """A URL without its password and without the values of its query, for logs and messages."""
-    head, _, query = url.partition("?")
-    scheme, separator, rest = head.partition("://")
-    if "@" in rest:
-        credentials, _, place = rest.rpartition("@")
-        user, colon, _ = credentials.partition(":")
-        rest = f"{user}{':***' if colon else ''}@{place}"
+    scheme, separator, rest = url.rpartition("://") if "://" not in url else url.partition("://")
+    # A password may hold any character, so everything before the last @ is taken for credentials.
+    credentials, at, place = rest.rpartition("@")
+    user, colon, _ = credentials.partition(":")
+    head, question, query = place.partition("?")
     names = "&".join(f"{part.partition('=')[0]}=…" for part in query.split("&") if part)
-    return f"{scheme}{separator}{rest}{'?' + names if names else ''}"
+    return f"{scheme}{separator}{user}{':***' if colon else ''}{at}{head}{question if names else ''}{names}"

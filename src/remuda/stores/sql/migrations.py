@@ -188,9 +188,7 @@ def _complete(connection: Connection) -> None:
 
 def _belongs(index: Index, connection: Connection) -> bool:
     condition: Any = index._ddl_if
-    return condition is None or bool(
-        condition._should_execute(CreateIndex(index), index, connection, dialect=connection.dialect)
-    )
+    return condition is None or bool(condition._should_execute(CreateIndex(index), index, connection))
 
 
 def _add_column(connection: Connection, table: Table, column: Column[Any]) -> None:

@@ -154,7 +154,8 @@ class SqliteDialect(Dialect):
             for job, is_new in zip(jobs, new, strict=True)
             if is_new
         ]
-        yield Raw(_INSERT, rows_to_add, many=True)
+        if rows_to_add:
+            yield Raw(_INSERT, rows_to_add, many=True)
         return new
 
     def claim(

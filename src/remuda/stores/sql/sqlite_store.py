@@ -140,7 +140,7 @@ class SqliteStore(SqlStore):
         seen: int | None = None
         while self._reader is not None and any(self._wakeups.values()):
             version = await loop.run_in_executor(self._reader, self._data_version)
-            if version != seen and seen is not None:
+            if version != seen:  # the first time too: for what was committed before we looked
                 for queue in list(self._wakeups):
                     self._announce(queue)
             seen = version

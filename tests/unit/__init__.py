@@ -1,0 +1,1 @@
+"""The pure core: no server, no file, no waiting."""
