@@ -19,6 +19,10 @@ Handled = Callable[[bytes], None]
 """What a peer's handler calls with the payload, once for each job; may be called from any thread."""
 
 
+class BenchError(Exception):
+    """The peer lost jobs, handled some twice, or left some behind: its figure would mean nothing."""
+
+
 class Peer(ABC):
     """One system on one store.  A peer's file subclasses this and ends with ``main(ItsClass)``."""
 

@@ -8,9 +8,12 @@ import itertools
 import os
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
-from bench.peer import stamp_age_ms
+from bench.peer import BenchError, stamp_age_ms
+
+PATIENCE_SECONDS = 20
 
 
 class Tally:
@@ -38,8 +41,14 @@ class Tally:
         """What a measure wants to know of the ``number``-th job, beyond the count."""
 
     async def reached(self) -> None:
-        """Return once the expected number of jobs has been handled."""
-        await self._reached.wait()
+        """Return once the expected number of jobs has been handled; fail if their stream dries up."""
+        seen = -1
+        while not self._reached.is_set():
+            if self.count == seen:
+                raise BenchError(f"no job for {PATIENCE_SECONDS} s, after {seen} of {self.expected}")
+            seen = self.count
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._reached.wait(), PATIENCE_SECONDS)
 
     def rate(self) -> float:
         """Jobs a second between the first and the expected last one, start-up left out."""

@@ -1,5 +1,5 @@
 # /// script
-# dependencies = ["asyncpg==0.32.0"]
+# dependencies = ["asyncpg==0.32.0", "uvloop==0.23.0"]
 #
 # [tool.bench]
 # stores = ["postgres"]
@@ -70,7 +70,7 @@ class BareAsyncpg(Peer):
         await self._connection.execute(ADD_MANY, payloads)
 
     async def left(self) -> int:
-        return await self._connection.fetchval("SELECT count(*) FROM job")
+        return int(await self._connection.fetchval("SELECT count(*) FROM job"))
 
     @asynccontextmanager
     async def worker(self, handled: Handled) -> AsyncIterator[None]:

@@ -67,7 +67,7 @@ class BareSqlite3(Peer):
         self._connection.execute("COMMIT")
 
     async def left(self) -> int:
-        return self._connection.execute("SELECT count(*) FROM job").fetchone()[0]
+        return int(self._connection.execute("SELECT count(*) FROM job").fetchone()[0])
 
     @asynccontextmanager
     async def worker(self, handled: Handled) -> AsyncIterator[None]:

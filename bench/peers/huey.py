@@ -65,7 +65,7 @@ class Huey(Peer):
         self._task.map(payloads)
 
     async def left(self) -> int:
-        return self._huey.pending_count()
+        return int(self._huey.pending_count())
 
     @asynccontextmanager
     async def worker(self, handled: Handled) -> AsyncIterator[None]:

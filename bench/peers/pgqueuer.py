@@ -1,5 +1,5 @@
 # /// script
-# dependencies = ["pgqueuer==1.6.0", "asyncpg==0.32.0"]
+# dependencies = ["pgqueuer==1.6.0", "asyncpg==0.32.0", "uvloop==0.23.0"]
 #
 # [tool.bench]
 # stores = ["postgres"]
@@ -28,7 +28,7 @@ class PgQueuerPeer(Peer):
     packages = ("pgqueuer", "asyncpg")
 
     def settings(self, measure: str, variant: str) -> dict[str, Any]:
-        return {"durability": "durable", "batch_size": 1_000, "pool": 5}
+        return {"durability": "durable", "batch_size": 250, "pool": 5}
 
     async def create(self) -> None:
         connection = await asyncpg.connect(self.url)
@@ -49,7 +49,7 @@ class PgQueuerPeer(Peer):
         await self._queries.enqueue(["noop"] * len(payloads), list(payloads), [0] * len(payloads))
 
     async def left(self) -> int:
-        return await self._connection.fetchval("SELECT count(*) FROM pgqueuer")
+        return int(await self._connection.fetchval("SELECT count(*) FROM pgqueuer"))
 
     @asynccontextmanager
     async def worker(self, handled: Handled) -> AsyncIterator[None]:

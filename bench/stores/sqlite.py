@@ -12,9 +12,8 @@ from pathlib import Path
 class Server:
     """No server: hands out files."""
 
-    facts = {"version": sqlite3.sqlite_version, "note": "the harness's library; pragmas are each peer's settings"}
-
     def __init__(self, directory: Path) -> None:
+        self.facts = {"version": sqlite3.sqlite_version, "pragmas": "each peer's own, in its settings"}
         self._directory = directory
         self._numbers = itertools.count(1)
 
