@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from remuda.codec import (
     CONTENT_TYPE,
@@ -44,7 +45,12 @@ def _encode(
 ) -> EncodedJob:
     if not isinstance(job, NewJob):
         raise InvalidJobError(f"add_many takes NewJob values, not {type(job).__name__}: {job!r:.100}")
-    name = check_name(job.name, "a job's name", InvalidJobError)
+    name = _check_job_name(job.name)
+    payload = encode_payload(
+        job.payload, name=name, max_bytes=max_payload_bytes, payload_format=payload_format
+    )
+    if payload_format is PayloadFormat.MSGPACK and _has_no_options(job):
+        return EncodedJob(id=fresh_id, name=name, payload=payload, next_attempt_at=now)
     if type(job.priority) is not int or not LOWEST_PRIORITY <= job.priority <= HIGHEST_PRIORITY:
         raise InvalidJobError(
             f"the priority of job {name!r} must be a whole number from {LOWEST_PRIORITY} to "
@@ -58,9 +64,7 @@ def _encode(
     return EncodedJob(
         id=fresh_id if job.job_id is None else check_name(job.job_id, "a job id", InvalidJobError),
         name=name,
-        payload=encode_payload(
-            job.payload, name=name, max_bytes=max_payload_bytes, payload_format=payload_format
-        ),
+        payload=payload,
         next_attempt_at=_moment(name, "delay", job.delay, "next_attempt_at", job.next_attempt_at, now) or now,
         headers=encode_headers(headers, name=name) if headers else None,
         priority=job.priority,
@@ -69,6 +73,31 @@ def _encode(
         unique=job.job_id is not None,
         unique_for=_unique_for(job),
     )
+
+
+def _has_no_options(job: NewJob) -> bool:
+    """The job of a bulk load: spares it nine checks of what is not there."""
+    return (
+        job.priority == 0
+        and job.delay is None
+        and job.next_attempt_at is None
+        and job.headers is None
+        and job.expires_in is None
+        and job.expires_at is None
+        and job.retry is None
+        and job.job_id is None
+        and job.unique_for is None
+    )
+
+
+def _check_job_name(name: str) -> str:
+    return _known_name(name) if type(name) is str else check_name(name, "a job's name", InvalidJobError)
+
+
+@lru_cache(maxsize=4096)
+def _known_name(name: str) -> str:
+    """Names come again and again; each is looked at once."""
+    return check_name(name, "a job's name", InvalidJobError)
 
 
 def _moment(

@@ -61,7 +61,7 @@ def _insert_sql(arrays: tuple[bool, ...], unique: bool) -> str:
     if unnested:
         names, types = zip(*unnested, strict=True)
         source = f"FROM unnest({', '.join(types)}) AS job({', '.join(names)})"
-    conflict = "ON CONFLICT (queue, job_id) DO NOTHING RETURNING job_id" if unique else ""
+    conflict = "ON CONFLICT (job_id, queue) DO NOTHING RETURNING job_id" if unique else ""
     return f"""
         INSERT INTO message
             (queue, state, attempts_count, deliveries_count, created_at, state_since,
