@@ -247,6 +247,20 @@ class Queue:
                 yield transition
             after = page.next_offset
 
+    async def history(self, job_id: str) -> list[Transition]:
+        """Every recorded state change of one job, in order; also of one that was removed."""
+        record = await self.get(job_id)
+        after = 0 if record is None else await self.store.trail_offset(self.name, since=record.created_at)
+        # Clocks differ a little, and an entry is written a moment after it was made.
+        last = None if record is None or record.ended_at is None else record.ended_at + timedelta(minutes=1)
+        found: list[Transition] = []
+        async for transition in self.transitions(after=after):
+            if last is not None and transition.at > last:
+                break
+            if transition.message == job_id:
+                found.append(transition)
+        return found
+
     # -- operating
 
     async def pause(self) -> None:

@@ -7,6 +7,7 @@ import asyncio
 from remuda import NewJob, Queue, Reason, State
 from remuda.clock import VirtualClock
 from tests.contract.workbench import (
+    DAY,
     HOUR,
     LEASE,
     MINUTE,
@@ -187,3 +188,27 @@ async def test_a_live_job_is_where_the_trail_says(queue: Queue, clock: VirtualCl
     transitions = await checked_trail(queue)
     for job_id in {each.message for each in transitions}:
         assert (await record_of(queue, job_id)).state is moves_of(transitions, job_id)[-1][1]
+
+
+async def test_the_history_of_one_job_is_found_without_the_rest(queue: Queue, clock: VirtualClock) -> None:
+    for _ in range(3):
+        await queue.add("earlier")
+        clock.advance(DAY)
+    job_id = await queue.add("job")
+    await queue.add("neighbour")
+    clock.advance(SECOND)
+    for delivery in await fetch(queue):
+        await settle(queue, acked(delivery))
+    clock.advance(DAY)
+    await queue.add("later")
+    moves = [(each.left, each.entered) for each in await queue.history(job_id)]
+    assert moves == [
+        (None, State.PENDING),
+        (State.PENDING, State.PROCESSING),
+        (State.PROCESSING, State.COMPLETED),
+    ]
+    assert await queue.store.trail_offset(queue.name, since=clock.now() - 2 * DAY) >= 3
+    assert await queue.store.trail_offset(queue.name, since=clock.now() + DAY) == len(
+        [each async for each in queue.transitions()]
+    )
+    assert await queue.history("nobody") == []

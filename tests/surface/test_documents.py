@@ -1,4 +1,4 @@
-"""What the documents show is what there is: samples compile, links lead somewhere, tables agree with the code."""
+"""What the documents show is what there is: samples compile, links lead somewhere, tables agree."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ async def _show(queue_name: str, job_id: str, url: str | None, *, history: bool,
 
 async def _history(queue: Queue, job_id: str) -> list[Transition]:
     with output.waiting("reading the trail"):
-        return [each async for each in queue.transitions() if each.message == job_id]
+        return await queue.history(job_id)
 
 
 def _show_record(job: JobRecord, now: datetime) -> None:

@@ -301,5 +301,9 @@ class Store(ABC):
         """Recorded transitions with a sequence number above `after`, about `limit` of them."""
 
     @abstractmethod
+    async def trail_offset(self, queue: str, *, since: datetime) -> int:
+        """A sequence number after which every transition since a moment stands, and few older ones."""
+
+    @abstractmethod
     async def trim_transitions(self, queue: str, *, up_to: int) -> int:
         """Forget entries whose every transition has a number of at most `up_to`; how many transitions."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -162,7 +163,7 @@ def _make_engine(url: str, in_memory: bool) -> Engine:
     @event.listens_for(engine, "connect")
     def _prepare(connection: Any, _record: object) -> None:
         connection.isolation_level = None  # transactions begin and end where this module says so
-        connection.execute("PRAGMA journal_mode = WAL")
+        _write_ahead(connection)
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA temp_store = MEMORY")
         connection.execute("PRAGMA cache_size = -16384")
@@ -170,3 +171,17 @@ def _make_engine(url: str, in_memory: bool) -> Engine:
         connection.execute("PRAGMA journal_size_limit = 67108864")
 
     return engine
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Switch to WAL, which a new file does once. Others may be at it: SQLite does not wait for them here."""
+    deadline = time.monotonic() + BUSY_TIMEOUT.total_seconds()
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.005)
+        else:
+            return

@@ -394,11 +394,19 @@ class SqlStore(Store):
 
     # -- the trail
 
-    async def transitions(self, queue: str, *, after: int, limit: int) -> TrailPage:
+    async def _number(self, queue: str) -> None:
+        """Give numbers to what was recorded since the last look."""
         if await self._cold(lambda: trail.unnumbered(queue), read_only=True):
             while await self._cold(lambda: trail.number(queue)):
                 pass
+
+    async def transitions(self, queue: str, *, after: int, limit: int) -> TrailPage:
+        await self._number(queue)
         return await self._cold(lambda: trail.read(queue, after=after, limit=limit), read_only=True)
+
+    async def trail_offset(self, queue: str, *, since: datetime) -> int:
+        await self._number(queue)
+        return await self._cold(lambda: trail.offset(queue, since=since), read_only=True)
 
     async def trim_transitions(self, queue: str, *, up_to: int) -> int:
         return await self._cold(lambda: trail.trim(queue, up_to=up_to))

@@ -9,9 +9,12 @@ queue, have no gaps and keep each message's order. See docs/decisions/003.
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from sqlalchemy import delete, func, select, update
 
 from remuda.stores.contract import TrailPage
+from remuda.stores.sql.moments import naive
 from remuda.stores.sql.schema import queue as queue_table
 from remuda.stores.sql.schema import transition
 from remuda.stores.sql.steps import Steps
@@ -78,6 +81,16 @@ def read(queue: str, *, after: int, limit: int) -> Steps[TrailPage]:
             break
         floor = after
     return TrailPage(found, after)
+
+
+def offset(queue: str, *, since: datetime) -> Steps[int]:
+    """The number before the first entry that was written at or after a moment; else the last one."""
+    own = (_column.queue == queue, _column.seq.is_not(None))
+    rows = yield select(func.min(_column.seq)).where(*own, _column.written_at >= naive(since))
+    if rows[0][0] is not None:
+        return int(rows[0][0]) - 1
+    rows = yield select(func.coalesce(func.max(_column.seq + _column.count - 1), 0)).where(*own)
+    return int(rows[0][0])
 
 
 def trim(queue: str, *, up_to: int) -> Steps[int]:
