@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from remuda import NewJob, Queue, Stats
+from remuda import NewJob, Queue, State, Stats
 
 WELCOMES, INVOICES, RECEIPTS, POSTCARDS = 2_900, 60, 30, 9
 WORKERS = 2

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
 from remuda.clock import Clock
@@ -150,12 +150,15 @@ class SqlStore(Store):
     async def _add_in_caller(
         self, queue: str, jobs: Sequence[EncodedJob], now: datetime, who: str, connection: Any
     ) -> list[bool]:
-        if isinstance(connection, AsyncSession):
+        # Needs greenlet, which SQLite does without; whoever has such a connection has loaded it.
+        asynchronous = sys.modules.get("sqlalchemy.ext.asyncio")
+        if asynchronous is not None and isinstance(connection, asynchronous.AsyncSession):
             connection = await connection.connection()
-        if isinstance(connection, AsyncConnection):
-            return await connection.run_sync(
+        if asynchronous is not None and isinstance(connection, asynchronous.AsyncConnection):
+            new: list[bool] = await connection.run_sync(
                 lambda sync: drive(self._add_with_wake(queue, jobs, now, who), self._of_this_kind(sync))
             )
+            return new
         return self.add_blocking(queue, jobs, who=who, connection=connection)
 
     def add_blocking(
