@@ -115,14 +115,10 @@ async def show_dead_letters(queue: Queue) -> None:
 
 async def show_timeline(queue: Queue, job_id: str) -> None:
     table = _table("at", "state", "after", "why", "who")
-    async for each in queue.transitions():
-        if each.message == job_id:
-            dwell = "" if each.dwell is None else f"{each.dwell.total_seconds():.3f} s"
-            style = "red" if each.entered == "FAILED" else ""
-            state = f"[{style}]{each.entered}[/]" if style else str(each.entered)
-            table.add_row(
-                "", f"{each.at:%H:%M:%S.%f}"[:-3], state, dwell, each.reason or "", _short(each.who)
-            )
+    for each in await queue.history(job_id):
+        dwell = "" if each.dwell is None else f"{each.dwell.total_seconds():.3f} s"
+        state = f"[red]{each.entered}[/]" if each.entered is State.FAILED else str(each.entered)
+        table.add_row("", f"{each.at:%H:%M:%S.%f}"[:-3], state, dwell, each.reason or "", _short(each.who))
     out.print(table)
 
 

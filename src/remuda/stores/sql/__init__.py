@@ -11,6 +11,7 @@ from __future__ import annotations
 from remuda.clock import Clock
 from remuda.errors import ConfigurationError
 from remuda.stores import redact
+from remuda.stores.sql.drivers import load_driver
 from remuda.stores.sql.store import SqlStore
 
 _DRIVERS = {
@@ -36,6 +37,9 @@ def open_sql_store(url: str, *, clock: Clock | None = None) -> SqlStore:
         from remuda.stores.sql.sqlite_store import SqliteStore
 
         return SqliteStore(plain, clock)
+    # Asked for before anything that needs them is imported, so that the error says what to install.
+    load_driver("greenlet", "postgres" if backend == "postgresql" else "mysql")
+    load_driver(drivers[0], "postgres" if backend == "postgresql" else "mysql")
     if backend == "postgresql":
         from remuda.stores.sql.postgres_store import PostgresStore
 

@@ -26,11 +26,19 @@ def make_engine(url: URL, **options: Any) -> AsyncEngine:
 
 async def run_on_engine(engine: AsyncEngine, act: Callable[[Connection], T], backend: str) -> T:
     """Run `act` in one transaction; conflicts are run again, outages become `StoreUnavailableError`."""
+    stale = False
     for tries_left in reversed(range(CONFLICT_TRIES)):
+        committing = False
         try:
             async with engine.begin() as connection:
-                return await connection.run_sync(act)
+                result = await connection.run_sync(act)
+                committing = True
+            return result
         except Exception as error:
+            if is_outage(error) and not committing and not stale:
+                # A connection that the server closed while it lay in the pool. Nothing was committed.
+                stale = True
+                continue
             if (is_conflict(error) or isinstance(error, IntegrityError)) and tries_left:
                 continue  # a row that two transactions wanted to make is there the second time
             if is_conflict(error) or is_outage(error):

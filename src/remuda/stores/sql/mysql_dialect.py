@@ -76,7 +76,12 @@ _CLAIM = """
     WHERE id IN ({ids})
 """
 
-_LEASES = "SELECT id, lease FROM message WHERE id IN ({ids}) AND state = 'PROCESSING' FOR UPDATE"
+# A lease that ends before the message was acquired is a stale one: a foreign program, which does not
+# know of leases, took the message over.
+_LEASES = """
+    SELECT id, lease FROM message
+    WHERE id IN ({ids}) AND state = 'PROCESSING' AND lease_expires_at >= acquired_at FOR UPDATE
+"""
 
 _ARCHIVE = """
     INSERT INTO message_archive
@@ -124,7 +129,7 @@ _RELEASE = """
 _STUCK = """
     SELECT id, coalesce(job_id, id), coalesce(state_since, acquired_at), attempts_count FROM message
     WHERE queue = %s AND state = 'PROCESSING'
-      AND (lease_expires_at <= %s OR (lease_expires_at IS NULL AND acquired_at <= %s))
+      AND CASE WHEN lease_expires_at >= acquired_at THEN lease_expires_at <= %s ELSE acquired_at <= %s END
     LIMIT %s
     FOR UPDATE SKIP LOCKED
 """

@@ -12,9 +12,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from remuda.clock import Clock
-from remuda.errors import ConfigurationError, StoreError
+from remuda.errors import ConfigurationError, StoreError, StoreUnavailableError
 from remuda.stores.contract import Capabilities, Wakeup
-from remuda.stores.sql.drivers import load_driver
 from remuda.stores.sql.engine import make_engine, run_on_engine
 from remuda.stores.sql.moments import aware
 from remuda.stores.sql.mysql_dialect import MysqlDialect
@@ -24,6 +23,7 @@ from remuda.stores.sql.store import SqlStore
 T = TypeVar("T")
 
 _SCHEMA_LOCK = "remuda schema"
+SCHEMA_LOCK_S = 60
 CONNECT_TIMEOUT_S = 10
 LOOK_MOST_EVERY_S = 0.02
 LOOK_AT_LEAST_EVERY_S = 0.2
@@ -39,7 +39,6 @@ class MysqlStore(SqlStore):
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         super().__init__(url, clock)
-        load_driver("asyncmy", "mysql")
         self._target = make_url(url).set(drivername="mysql+asyncmy")
         if "charset" not in self._target.query:
             self._target = self._target.update_query_dict({"charset": "utf8mb4"})
@@ -135,8 +134,13 @@ def _checked_version(connection: Connection) -> str:
 
 def _alone(connection: Connection, act: Callable[[Connection], T]) -> T:
     """One process at a time; the others find the tables made. Tables are not transactional here."""
-    connection.execute(text("SELECT GET_LOCK(:name, 60)"), {"name": _SCHEMA_LOCK})
+    # Such a lock is the whole server's, so it carries the database's name; at most 64 characters.
+    database = connection.execute(text("SELECT DATABASE()")).scalar()
+    name = {"name": f"{_SCHEMA_LOCK} {database}"[:64]}
+    if not connection.execute(text(f"SELECT GET_LOCK(:name, {SCHEMA_LOCK_S})"), name).scalar():
+        raise StoreUnavailableError(f"another process has been at the tables for {SCHEMA_LOCK_S} s")
     try:
         return act(connection)
     finally:
-        connection.execute(text("SELECT RELEASE_LOCK(:name)"), {"name": _SCHEMA_LOCK})
+        if not connection.invalidated:  # otherwise the server has let go of it by itself
+            connection.execute(text("SELECT RELEASE_LOCK(:name)"), name)

@@ -108,10 +108,12 @@ _CLAIM = f"""
     RETURNING {", ".join(f"message.{column}" for column in CLAIM_COLUMNS)}, due.state::text, due.since
 """
 
-# The fence of every later write. The first condition is for the planner: it bounds the rows that
-# are looked at to the batch, whatever it believes of the table.
+# The fence of every later write. A lease that ends before the message was acquired is a stale one: a
+# foreign program took the message over and does not know of leases. The first condition is for the
+# planner: it bounds the rows that are looked at to the batch, whatever it believes of the table.
 _HELD = """message.id = ANY($1::bigint[]) AND message.id = told.id
-        AND message.lease = told.lease AND message.state = 'PROCESSING'"""
+        AND message.lease = told.lease AND message.state = 'PROCESSING'
+        AND message.lease_expires_at >= message.acquired_at"""
 
 # Delete what still carries the lease, and archive just that, in one statement: doing it twice
 # changes nothing. $1 ids, $2 leases, $3 start of the attempt, $4 now, $5 worker.
@@ -186,7 +188,8 @@ _RECOVER = """
     WITH stuck AS MATERIALIZED (
         SELECT id, coalesce(state_since, acquired_at) AS since FROM message
         WHERE queue = $1 AND state = 'PROCESSING'
-          AND coalesce(lease_expires_at, acquired_at + $3::interval) <= $2
+          AND CASE WHEN lease_expires_at >= acquired_at THEN lease_expires_at
+                   ELSE acquired_at + $3::interval END <= $2
         LIMIT $4
         FOR UPDATE SKIP LOCKED
     )

@@ -7,8 +7,9 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TypeVar
 
+import asyncpg
 from sqlalchemy import Connection, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -16,16 +17,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from remuda.clock import Clock
 from remuda.errors import StoreError
 from remuda.stores.contract import Capabilities, Wakeup
-from remuda.stores.sql.drivers import load_driver
 from remuda.stores.sql.engine import make_engine, run_on_engine
 from remuda.stores.sql.errors import is_conflict, is_outage, unavailable
 from remuda.stores.sql.moments import aware
 from remuda.stores.sql.postgres_dialect import PostgresDialect
 from remuda.stores.sql.steps import Raw, Steps, drive, drive_asyncpg
 from remuda.stores.sql.store import SqlStore
-
-if TYPE_CHECKING:
-    import asyncpg
 
 T = TypeVar("T")
 
@@ -48,6 +45,8 @@ COMMAND_TIMEOUT_S = 60
 # wrong. These leave it the one plan that is right at any size: find rows through an index, and join
 # a batch to them by hashing. (A nested loop over a batch takes the square of its length.)
 _PLANNING = {"enable_seqscan": "off", "enable_nestloop": "off", "enable_mergejoin": "off", "jit": "off"}
+# A worker that is frozen in the middle of a transaction must not hide its rows from the others for ever.
+_FREEZING = {"idle_in_transaction_session_timeout": "60s"}
 
 _SCHEMA_LOCK = 0x72656D756461  # "remuda"
 
@@ -60,7 +59,6 @@ class PostgresStore(SqlStore):
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         super().__init__(url, clock)
-        self._asyncpg: Any = load_driver("asyncpg", "postgres")
         self._target = make_url(url).set(drivername="postgresql+asyncpg")
         self._engine: AsyncEngine | None = None
         self._pool: asyncpg.Pool | None = None
@@ -73,11 +71,11 @@ class PostgresStore(SqlStore):
         self._engine = make_engine(self._target, connect_args=limits)
         try:
             await self.run_on_schema(self._on_schema)
-            self._pool = await self._asyncpg.create_pool(
+            self._pool = await asyncpg.create_pool(
                 dsn=_dsn(self._target),
                 min_size=0,
                 max_size=POOL_SIZE,
-                server_settings={"application_name": "remuda", **_PLANNING},
+                server_settings={"application_name": "remuda", **_PLANNING, **_FREEZING},
                 reset=_no_reset,
                 timeout=CONNECT_TIMEOUT_S,
                 command_timeout=COMMAND_TIMEOUT_S,
@@ -183,7 +181,7 @@ class PostgresStore(SqlStore):
         while True:
             connection: asyncpg.Connection | None = None
             try:
-                connection = await self._asyncpg.connect(
+                connection = await asyncpg.connect(
                     dsn=_dsn(self._target), server_settings={"application_name": "remuda listener"}
                 )
                 lost = asyncio.Event()

@@ -52,9 +52,11 @@ _CLAIM = """
     WHERE id IN (SELECT value FROM json_each(?))
 """
 
+# A lease that ends before the message was acquired is a stale one: a foreign program, which does not
+# know of leases, took the message over.
 _LEASES = """
     SELECT id, lease FROM message
-    WHERE id IN (SELECT value FROM json_each(?)) AND state = 'PROCESSING'
+    WHERE id IN (SELECT value FROM json_each(?)) AND state = 'PROCESSING' AND lease_expires_at >= acquired_at
 """
 
 _ARCHIVE = """
@@ -96,7 +98,7 @@ _RELEASE = """
 _STUCK = """
     SELECT id, coalesce(job_id, id), coalesce(state_since, acquired_at), attempts_count FROM message
     WHERE queue = ? AND state = 'PROCESSING'
-      AND (lease_expires_at <= ? OR (lease_expires_at IS NULL AND acquired_at <= ?))
+      AND CASE WHEN lease_expires_at >= acquired_at THEN lease_expires_at <= ? ELSE acquired_at <= ? END
     LIMIT ?
 """
 

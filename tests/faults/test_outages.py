@@ -1,0 +1,209 @@
+"""A database server goes away under load and comes back: workers go on as if nothing had been."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import Connection
+
+from remuda import NewJob, Queue, State, StoreUnavailableError
+from remuda.stores.sql.store import SqlStore
+from tests.faults.journal import by_job, runs_of
+from tests.faults.stable import Processes, Running
+from tests.faults.trail import histories, states
+from tests.faults.waiting import until
+from tests.servers import Server
+
+pytestmark = pytest.mark.faults
+
+# The reader, the settler, the lease keeper and the recoverer each say once that the store is gone.
+LINES_PER_OUTAGE = 4
+
+
+@pytest.fixture(params=["postgres", "mariadb"])
+def server(request: pytest.FixtureRequest) -> Server:
+    found = request.getfixturevalue(f"{request.param}_server")
+    assert isinstance(found, Server)
+    return found
+
+
+def _crash(server: Server) -> None:
+    server.kill()
+    server.start()
+
+
+@pytest.mark.parametrize("go_away", [Server.restart, _crash], ids=["restart", "crash"])
+async def test_jobs_are_added_and_done_across_outages(
+    server: Server, processes: Processes, go_away: Callable[[Server], None]
+) -> None:
+    outages = 2
+    with server.database() as url:
+        async with Queue("jobs", url) as queue:
+            options = {"concurrency": 20, "max_fetch_interval": 0.2, "release_stuck_timeout": 20.0}
+            workers = [processes.worker(url, **options) for _ in range(2)]
+            async with _publishing(queue) as (added, unsure):
+                for _ in range(outages):
+                    already = len(added)
+                    await until(lambda floor=already + 300: len(added) > floor, "jobs are added")
+                    await until(lambda floor=already: _done(workers) >= floor, "the workers keep up")
+                    await asyncio.to_thread(go_away, server)
+                    await until(lambda: _lost_and_back(workers), "the workers are back")
+                already = len(added)
+                await until(lambda floor=already + 300: len(added) > floor, "jobs are added afterwards")
+
+            async def all_done() -> bool:
+                stats = await queue.stats()
+                return stats.live == 0 and stats.completed >= len(added)
+
+            await until(all_done, "all jobs are done")
+            trail = await histories(queue)
+            assert added <= trail.keys() <= added | unsure
+            assert all(states(history)[-1] is State.COMPLETED for history in trail.values())
+            assert by_job(runs_of(workers)).keys() == trail.keys()
+        for worker in workers:
+            assert worker.exit_code is None
+            assert worker.complaints() == []
+            assert 1 <= len(worker.log("store_lost")) <= outages * LINES_PER_OUTAGE
+            assert len(worker.log("store_lost")) == len(worker.log("store_back"))
+
+
+@asynccontextmanager
+async def _publishing(queue: Queue) -> AsyncIterator[tuple[set[str], set[str]]]:
+    """Add jobs all the time, four at once; the ids that were added, and those that may have been."""
+    added: set[str] = set()
+    unsure: set[str] = set()
+    enough = asyncio.Event()
+
+    async def add_unique(publisher: int) -> None:
+        """Repeats what failed: there is exactly one of each in the end."""
+        number = 0
+        while not enough.is_set():
+            job_id = f"unique-{publisher}-{number}"
+            with suppress(StoreUnavailableError):
+                await queue.add_unique("sleep", 0.001, job_id=job_id, unique_for=timedelta(hours=1))
+                added.add(job_id)
+                number += 1
+            await asyncio.sleep(0.002)
+
+    async def add_once(publisher: int) -> None:
+        """Does not: a job whose adding failed may be there or not."""
+        for number in itertools.takewhile(lambda _: not enough.is_set(), itertools.count()):
+            job_id = f"once-{publisher}-{number}"
+            try:
+                await queue.add_many([NewJob("sleep", 0.001, job_id=job_id)])
+                added.add(job_id)
+            except StoreUnavailableError:
+                unsure.add(job_id)
+            await asyncio.sleep(0.002)
+
+    tasks = [asyncio.create_task(add(publisher)) for publisher in range(2) for add in (add_unique, add_once)]
+    try:
+        yield added, unsure
+    finally:
+        enough.set()  # not cancelled: then nobody would know of the last ones whether they were added
+        await asyncio.gather(*tasks)
+
+
+def _done(workers: list[Running]) -> int:
+    return sum(run.ended for run in runs_of(workers))
+
+
+def _lost_and_back(workers: list[Running]) -> bool:
+    return all(len(each.log("store_lost")) == len(each.log("store_back")) for each in workers)
+
+
+async def test_outcomes_that_are_ready_during_an_outage_are_written_after_it(
+    server: Server, processes: Processes
+) -> None:
+    with server.database() as url:
+        async with Queue("jobs", url) as queue:
+            ids = await queue.add_many([NewJob("wait for the gate")] * 10)
+            worker = processes.worker(url, max_fetch_interval=0.1)
+            await until(lambda: len(runs_of([worker])) == 10, "ten jobs run")
+
+            server.kill()
+            worker.open_gate()
+            await until(lambda: _done([worker]) == 10, "ten jobs have ended while the server is down")
+            await until(lambda: worker.log("store_lost"), "the worker has noticed")
+            await asyncio.to_thread(server.start)
+
+            async def all_done() -> bool:
+                return (await queue.stats()).completed == 10
+
+            await until(all_done, "the outcomes are written")
+            for job in ids:
+                record = await queue.get(job)
+                assert record is not None
+                assert (record.deliveries, record.attempts) == (1, 1)
+            await histories(queue)
+        assert len(runs_of([worker])) == 10
+        assert worker.complaints() == []
+
+
+async def test_a_worker_that_starts_while_the_server_is_down_begins_when_it_is_up(
+    server: Server, processes: Processes
+) -> None:
+    with server.database() as url:
+        async with Queue("jobs", url) as queue:
+            await queue.add("sleep", 0)
+        server.stop()
+        worker = processes.worker(url)
+        await until(lambda: worker.log("store_lost"), "the worker has found the server down")
+        assert worker.exit_code is None
+        await asyncio.to_thread(server.start)
+        await until(lambda: _done([worker]) == 1, "the job is done")
+        assert len(worker.log("store_lost")) == 1
+        assert worker.complaints() == []
+
+
+async def test_a_worker_that_is_stopped_while_the_server_is_down_ends_in_time_and_loses_nothing(
+    server: Server, processes: Processes
+) -> None:
+    with server.database() as url:
+        async with Queue("jobs", url) as queue:
+            await queue.add_many([NewJob("sleep", 0.1)] * 20)
+            lease = {"release_stuck_timeout": 2.0, "release_stuck_interval": 0.2}
+            worker = processes.worker(url, concurrency=2, graceful_timeout=1.0, **lease)
+            await until(lambda: len(runs_of([worker])) >= 2, "jobs run")
+            server.kill()
+            await until(lambda: worker.log("store_lost"), "the worker has noticed")
+            worker.signal(signal.SIGTERM)
+            await until(lambda: worker.exit_code == 0, "the worker has ended", within_s=20)
+
+            await asyncio.to_thread(server.start)
+            processes.worker(url, concurrency=20, **lease)
+
+            async def all_done() -> bool:
+                return (await queue.stats()).completed == 20
+
+            await until(all_done, "another worker has done the jobs")
+            await histories(queue)
+
+
+async def test_a_server_that_dies_during_work_on_the_schema_is_an_outage_like_any_other(
+    server: Server,
+) -> None:
+    """Opening a store is work on its schema: a worker that starts just then must know it for an outage."""
+    sleep = {"postgres": "SELECT pg_sleep(60)", "mariadb": "SELECT SLEEP(60)"}[server.kind]
+    with server.database() as url:
+        async with Queue("jobs", url) as queue:
+            store = queue.store
+            assert isinstance(store, SqlStore)
+            begun = threading.Event()
+
+            def work(connection: Connection) -> None:
+                begun.set()
+                connection.exec_driver_sql(sleep)
+
+            working = asyncio.create_task(store.run_on_schema(work))
+            await until(begun.is_set, "work on the schema has begun")
+            await asyncio.to_thread(server.kill)
+            with pytest.raises(StoreUnavailableError):
+                await working
