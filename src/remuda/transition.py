@@ -1,7 +1,8 @@
 """The record of a state change, and its packed form: many transitions in one entry.
 
 An entry holds columns instead of rows, and a column whose values are all the same holds just that
-value: a batch of 500 acks costs little more than the 500 ids. The entry's first sequence number
+value: a batch of 500 acks costs little more than the 500 ids. It is msgpack, or JSON where a database
+server packs it in the statement that changes the state. The entry's first sequence number
 and its length are stored beside it, so that a reader sees a gap.
 """
 
@@ -18,6 +19,7 @@ from remuda.lifecycle import State, check_move
 
 MAX_PER_ENTRY = 5_000
 _VERSION = 1
+JSON_VERSION = _VERSION  # the same columns as JSON, told by its first bracket
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -115,12 +117,14 @@ def _cut(column: Any, part: slice) -> Any:
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder()
+_json_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
 def unpack(entry: bytes, *, queue: str, first_seq: int) -> list[Transition]:
     """The transitions of one packed entry, in order; `DecodeError` when it is not one."""
     try:
-        version, *columns = _decoder.decode(entry)
+        decoder = _json_decoder if entry[:1] == b"[" else _decoder
+        version, *columns = decoder.decode(entry)
         if version != _VERSION:
             raise DecodeError(f"a transition entry of version {version!r}; this program reads {_VERSION}")
         messages, left, entered, at_ms, dwell_ms, attempt, reason, who, name = columns

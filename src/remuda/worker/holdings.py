@@ -44,9 +44,11 @@ class Holdings:
             delivery.lost = True
             self._counts.lost += 1
 
-    def still_ours(self, unit: Sequence[Delivery]) -> list[Delivery]:
+    def still_ours(self, unit: list[Delivery]) -> list[Delivery]:
         """Those of a unit that may be started: not lost, and with their lease not run out unnoticed."""
         now = self._now()
+        if len(unit) == 1 and not unit[0].lost and unit[0].leased_until > now:
+            return unit
         kept = [each for each in unit if not each.lost and each.leased_until > now]
         if len(kept) < len(unit):
             gone = [each for each in unit if each.lost or each.leased_until <= now]

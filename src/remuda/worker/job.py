@@ -21,63 +21,29 @@ class Verdict(msgspec.Struct, frozen=True):
 ACK = Verdict("ack")
 
 
-class Job:
+class Job(msgspec.Struct, kw_only=True, eq=False):
     """A job in a handler's hands.
 
     attempt     which run of the handler this is, from 1
     deliveries  how often the job was handed to a worker, this time included
+    verdict     what was said by hand, or None; the first word counts
     """
 
-    __slots__ = (
-        "_verdict",
-        "attempt",
-        "created_at",
-        "deliveries",
-        "expires_at",
-        "headers",
-        "id",
-        "name",
-        "payload",
-        "priority",
-        "queue",
-        "worker",
-    )
-
-    def __init__(
-        self,
-        *,
-        id: str,  # noqa: A002 - the word of the API
-        name: str,
-        payload: Any,
-        headers: dict[str, Any],
-        queue: str,
-        attempt: int,
-        deliveries: int,
-        priority: int,
-        created_at: datetime,
-        expires_at: datetime | None,
-        worker: str,
-    ) -> None:
-        self.id = id
-        self.name = name
-        self.payload = payload
-        self.headers = headers
-        self.queue = queue
-        self.attempt = attempt
-        self.deliveries = deliveries
-        self.priority = priority
-        self.created_at = created_at
-        self.expires_at = expires_at
-        self.worker = worker
-        self._verdict: Verdict | None = None
+    id: str
+    name: str
+    payload: Any
+    headers: dict[str, Any]
+    queue: str
+    attempt: int
+    deliveries: int
+    priority: int
+    created_at: datetime
+    expires_at: datetime | None
+    worker: str
+    verdict: Verdict | None = None
 
     def __repr__(self) -> str:
         return f"<Job {self.name!r} {self.id} attempt {self.attempt} of queue {self.queue!r}>"
-
-    @property
-    def verdict(self) -> Verdict | None:
-        """What was said by hand, or None. The first word counts."""
-        return self._verdict
 
     def ack(self) -> None:
         """It is done, whatever the handler does from here on."""
@@ -94,5 +60,5 @@ class Job:
         self._say(Verdict("reject", message=message))
 
     def _say(self, verdict: Verdict) -> None:
-        if self._verdict is None:
-            self._verdict = verdict
+        if self.verdict is None:
+            self.verdict = verdict

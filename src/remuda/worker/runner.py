@@ -13,9 +13,9 @@ from typing import Any
 
 from remuda.codec import CONTENT_TYPE, decode_headers, decode_payload
 from remuda.errors import DecodeError, HandlerTimeoutError
-from remuda.lifecycle import Reason
+from remuda.lifecycle import Reason, State
 from remuda.queue import Queue
-from remuda.stores.contract import Delivery
+from remuda.stores.contract import Delivery, Settlement
 from remuda.worker.handlers import Handler, Handlers, Middleware
 from remuda.worker.job import ACK, Job
 from remuda.worker.options import AckPolicy, WorkerOptions
@@ -161,8 +161,18 @@ class Runner:
     def _settle(
         self, delivery: Delivery, job: Job, started_at: datetime, error: BaseException | None
     ) -> None:
-        if error is not None:
-            self._note_error(job, error)
+        if error is None and job.verdict is None and self._options.ack_policy is not AckPolicy.MANUAL:
+            # What nearly every delivery comes to, without asking anybody.
+            self._settler.put(
+                Settlement(
+                    delivery=delivery,
+                    state=State.COMPLETED,
+                    started_at=started_at,
+                    keep=self._options.archive_completed,
+                )
+            )
+            return
+        self._note_error(job, error)
         try:
             settlement = settle_run(
                 delivery,
@@ -171,7 +181,7 @@ class Runner:
                 error=error,
                 ack_policy=self._options.ack_policy,
                 retry=self._options.retry,
-                now=started_at if error is None and job.verdict is None else self._now(),
+                now=self._now(),
                 rng=self._rng,
                 keep=self._options.archive_completed,
             )

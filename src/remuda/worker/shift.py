@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("remuda.worker")
 
 LAST_WORDS_S = 5.0  # for the final writes when a worker must end at once
-YIELD_EVERY_S = 0.005  # handlers that never wait must not keep the loop from its other work
+YIELD_EVERY_S = 0.002  # handlers that never wait must not keep the loop from its other work
 
 
 class Shift:
@@ -38,7 +39,9 @@ class Shift:
         self._handlers = worker.handlers
         self._until_empty = until_empty
         self._counts = worker.counts
-        self._units: asyncio.Queue[list[Delivery] | None] = asyncio.Queue()
+        self._units: deque[list[Delivery] | None] = deque()
+        self._work_waits = asyncio.Event()
+        self._yielded = 0.0
         self._buffered = 0
         self._running: dict[asyncio.Task[None], list[Delivery]] = {}
         self._alone: asyncio.Event | None = None
@@ -131,7 +134,7 @@ class Shift:
             self._accept(deliveries)
             settling = asyncio.create_task(self._settler.run())
             while self._buffered:
-                await self._run(self._take(self._units.get_nowait()))
+                await self._run(self._take(self._units.popleft()))
             settling.cancel()
             await asyncio.wait({settling})
             while self._settler.unwritten:
@@ -159,7 +162,9 @@ class Shift:
                 if self._intake.suspect is not None:
                     await self._unless_stopping(self._intake.suspect_ended())
                 elif len(deliveries) >= limit:
-                    await self._unless_stopping(asyncio.sleep(options.min_fetch_interval.total_seconds()))
+                    # Without a pause the next fetch is on its way before the handlers have the loop.
+                    if options.min_fetch_interval:
+                        await self._unless_stopping(asyncio.sleep(options.min_fetch_interval.total_seconds()))
                 elif self._until_empty:
                     await self._stop_when_done(deliveries)
                 else:
@@ -205,14 +210,15 @@ class Shift:
         for delivery in deliveries:
             handler = self._handlers.find(delivery.name)
             if handler is None or handler.batch is None or delivery is self._intake.suspect:
-                self._units.put_nowait([delivery])
+                self._units.append([delivery])
                 continue
             batch = batches.setdefault(delivery.name, [])
             batch.append(delivery)
             if len(batch) == handler.batch:
-                self._units.put_nowait(batches.pop(delivery.name))
-        for batch in batches.values():
-            self._units.put_nowait(batch)
+                self._units.append(batches.pop(delivery.name))
+        self._units.extend(batches.values())
+        if self._units:
+            self._work_waits.set()
 
     # -- the runners
 
@@ -221,19 +227,22 @@ class Shift:
         if task is None:
             raise AssertionError("unreachable")
         loop = asyncio.get_running_loop()
-        yielded = loop.time()
         while True:
-            if loop.time() - yielded > YIELD_EVERY_S:
+            # One watch for all runners: whoever finds it run out lets the others see to the sockets.
+            if loop.time() - self._yielded > YIELD_EVERY_S:
                 await asyncio.sleep(0)
-                yielded = loop.time()
-            unit = await self._units.get()
-            if unit is None:
-                return
+                self._yielded = loop.time()
+            if not self._units:
+                self._work_waits.clear()
+                await self._work_waits.wait()
+                continue
             if self._alone is not None:
-                self._units.put_nowait(unit)
                 await self._alone.wait()
                 continue
-            unit = self._take(unit)
+            next_unit = self._units.popleft()
+            if next_unit is None:
+                return
+            unit = self._take(next_unit)
             self._running[task] = unit
             try:
                 await self._run(unit)
@@ -313,8 +322,8 @@ class Shift:
         await asyncio.wait({reader}, timeout=LAST_WORDS_S)
         reader.cancel()
         unstarted = self._unstarted()
-        for _ in runners:
-            self._units.put_nowait(None)
+        self._units.extend([None] * len(runners))
+        self._work_waits.set()
         await self._give_back(unstarted, counted=False)
         await self._wait_for_handlers(runners)
         for task in runners:
@@ -331,8 +340,8 @@ class Shift:
 
     def _unstarted(self) -> list[Delivery]:
         found: list[Delivery] = []
-        while not self._units.empty():
-            found += self._take(self._units.get_nowait())
+        while self._units:
+            found += self._take(self._units.popleft())
         return found
 
     async def _wait_for_handlers(self, runners: list[asyncio.Task[None]]) -> None:

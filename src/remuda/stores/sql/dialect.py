@@ -38,6 +38,9 @@ class Recovered(NamedTuple):
 class Dialect(ABC):
     """The hot statements of one database. Times that go in and come out are aware."""
 
+    # Whether `claim`, and `finish` for what is completed, write the trail too, all in one statement.
+    records_by_itself = False
+
     @abstractmethod
     def insert(self, queue: str, jobs: Sequence[EncodedJob], *, now: datetime) -> Steps[list[bool]]:
         """Insert jobs; for each whether it is new (only unique ones can be not)."""
@@ -57,8 +60,10 @@ class Dialect(ABC):
         """Lock due jobs that nobody else has locked and mark them PROCESSING, in fetch order."""
 
     @abstractmethod
-    def finish(self, settlements: Sequence[Settlement], *, now: datetime, who: str) -> Steps[set[int]]:
-        """Move COMPLETED and FAILED ones to the archive, if the lease still holds; the keys moved."""
+    def finish(
+        self, queue: str, settlements: Sequence[Settlement], *, now: datetime, who: str
+    ) -> Steps[set[int]]:
+        """Move to the archive, if the lease still holds; the keys moved. All are COMPLETED or all FAILED."""
 
     @abstractmethod
     def retry(self, settlements: Sequence[Settlement], *, now: datetime) -> Steps[set[int]]:

@@ -229,7 +229,9 @@ class MysqlDialect(Dialect):
         rows = yield Raw(_with_ids(_LEASES, (each.key for each in deliveries)))
         return still_held(deliveries, {row[0]: row[1] for row in rows})
 
-    def finish(self, settlements: Sequence[Settlement], *, now: datetime, who: str) -> Steps[set[int]]:
+    def finish(
+        self, queue: str, settlements: Sequence[Settlement], *, now: datetime, who: str
+    ) -> Steps[set[int]]:
         held = yield from self._held([each.delivery for each in settlements])
         keys = {each.key for each in held}
         told = [

@@ -76,7 +76,7 @@ class MysqlStore(SqlStore):
         )
         self._clock_offset = aware(server) - (before + (datetime.now(UTC) - before) / 2)
 
-    async def _hot(self, make: Callable[[], Steps[T]]) -> T:
+    async def _hot(self, make: Callable[[], Steps[T]], *, one_statement: bool = False) -> T:
         return await self.run_sync(lambda connection: drive(make(), connection))
 
     async def _cold(self, make: Callable[[], Steps[T]], *, read_only: bool = False) -> T:

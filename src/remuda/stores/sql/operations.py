@@ -12,7 +12,7 @@ from remuda.stores.contract import Delivery, EncodedJob, Settlement, Suspects
 from remuda.stores.sql.dialect import Dialect
 from remuda.stores.sql.moments import between_ms
 from remuda.stores.sql.steps import Steps
-from remuda.transition import Batch
+from remuda.transition import MAX_PER_ENTRY, Batch
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ def fetch(
         who=who,
         suspects=suspects,
     )
-    if claimed:
+    if claimed and not dialect.records_by_itself:
         yield from dialect.record(
             queue,
             Batch(
@@ -83,21 +83,34 @@ def settle(
     dialect: Dialect, queue: str, settlements: Sequence[Settlement], *, now: datetime, who: str
 ) -> Steps[list[Settlement]]:
     """Write outcomes and record those that took effect; the others had lost their lease."""
-    lost: list[Settlement] = []
+    lost: set[int] = set()
     for part in _once_each(settlements, lambda each: each.delivery.key):
-        ended = [each for each in part if each.state is not State.RETRYABLE]
-        again = [each for each in part if each.state is State.RETRYABLE]
-        done: set[int] = set()
-        if ended:
-            done |= yield from dialect.finish(ended, now=now, who=who)
-        if again:
-            done |= yield from dialect.retry(again, now=now)
-        for state in (State.COMPLETED, State.FAILED, State.RETRYABLE):
-            told = [each for each in part if each.state is state and each.delivery.key in done]
-            if told:
+        by_state: dict[State, list[Settlement]] = {}
+        for each in part:
+            by_state.setdefault(each.state, []).append(each)
+        for state, same in by_state.items():
+            if state is State.RETRYABLE:
+                done = yield from dialect.retry(same, now=now)
+            else:
+                done = yield from dialect.finish(queue, same, now=now, who=who)
+            told = same
+            if len(done) < len(same):
+                told = [each for each in same if each.delivery.key in done]
+                lost.update(id(each) for each in same if each.delivery.key not in done)
+            if told and not (state is State.COMPLETED and dialect.records_by_itself):
                 yield from dialect.record(queue, _settled(told, state, now, who))
-        lost += [each for each in part if each.delivery.key not in done]
-    return lost
+    return [each for each in settlements if id(each) in lost] if lost else []
+
+
+def settles_in_one_statement(dialect: Dialect, settlements: Sequence[Settlement]) -> bool:
+    """Whether `settle` of these comes to a single statement, which needs no transaction around it."""
+    return (
+        dialect.records_by_itself
+        and len(settlements) <= MAX_PER_ENTRY
+        and all(each.state is State.COMPLETED for each in settlements)
+        and len({each.keep for each in settlements}) == 1
+        and len({each.delivery.key for each in settlements}) == len(settlements)
+    )
 
 
 def _once_each(items: Sequence[T], key: Callable[[T], Any]) -> list[list[T]]:
@@ -115,14 +128,16 @@ def _once_each(items: Sequence[T], key: Callable[[T], Any]) -> list[list[T]]:
 
 
 def _settled(settlements: list[Settlement], state: State, now: datetime, who: str) -> Batch:
+    # What was fetched together shares one moment, so few of them have to be reckoned.
+    spent = {each: between_ms(each, now) for each in {each.delivery.acquired_at for each in settlements}}
     return Batch(
         messages=[each.delivery.id for each in settlements],
         left=State.PROCESSING,
         entered=state,
         at=now,
-        dwell_ms=[between_ms(each.delivery.acquired_at, now) for each in settlements],
+        dwell_ms=[spent[each.delivery.acquired_at] for each in settlements],
         attempt=[each.delivery.attempts + (each.started_at is not None) for each in settlements],
-        reason=[each.reason for each in settlements],
+        reason=None if state is State.COMPLETED else [each.reason for each in settlements],
         who=who,
     )
 

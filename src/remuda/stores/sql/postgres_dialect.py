@@ -23,7 +23,7 @@ from remuda.stores.sql.rows import (
     read_claimed,
 )
 from remuda.stores.sql.steps import Raw, Steps
-from remuda.transition import Batch
+from remuda.transition import JSON_VERSION, MAX_PER_ENTRY, Batch, to_ms
 
 INSERT_CHUNK = 20_000
 
@@ -81,6 +81,31 @@ _REFUSE_RECENT = """
     RETURNING message.job_id
 """
 
+
+def _claimed_column(column: str) -> str:
+    """With its zone, so that the driver makes aware datetimes of it."""
+    zone = " AT TIME ZONE 'UTC'" if column.endswith("_at") else ""
+    return f"message.{column}{zone} AS {column}"
+
+
+def _recording(
+    source: str, *, left: str, entered: str, dwell_ms: str, attempt: str, at_ms: str, who: str
+) -> str:
+    """Write the trail's entry in the statement that changes the state, packed as JSON by the server.
+
+    Columns as in `transition.Batch`: what is handed over at a fetch and acked is most of all transitions,
+    and so costs no round trip of its own.
+    """
+    return f"""
+        INSERT INTO message_transition (queue, count, written_at, entry)
+        SELECT $1, count(*), $3, convert_to(json_build_array(
+            {JSON_VERSION}, json_agg(coalesce(job_id, id::text)), {left}, '{entered}', {at_ms}::bigint,
+            json_agg(greatest(0, floor(extract(epoch FROM {dwell_ms}) * 1000)::bigint)),
+            json_agg({attempt}), NULL::text, {who}::text, NULL::text)::text, 'UTF8')
+        FROM {source}
+        HAVING count(*) > 0"""
+
+
 # Level by level, each in the order of the partial index, until the limit is reached. The inner
 # select is a fence: the update can never touch more than it locked.
 _CLAIM = f"""
@@ -99,13 +124,26 @@ _CLAIM = f"""
         ) AS waiting
         WHERE NOT EXISTS (SELECT FROM message_queue WHERE name = $1 AND paused_at IS NOT NULL)
         LIMIT $4
+    ), claimed AS (
+        UPDATE message
+        SET state = 'PROCESSING', acquired_at = $3, state_since = $3, lease = $5, lease_expires_at = $6,
+            worker = $7, deliveries_count = message.deliveries_count + 1
+        FROM due
+        WHERE message.id = ANY(ARRAY(SELECT id FROM due)) AND message.id = due.id
+        RETURNING {", ".join(map(_claimed_column, CLAIM_COLUMNS))},
+            due.state::text AS left_state, due.since AT TIME ZONE 'UTC' AS since
+    ), recorded AS ({
+    _recording(
+        "claimed",
+        left="json_agg(left_state)",
+        entered="PROCESSING",
+        dwell_ms="$3 - since AT TIME ZONE 'UTC'",
+        attempt="attempts_count",
+        at_ms="$10",
+        who="$7",
     )
-    UPDATE message
-    SET state = 'PROCESSING', acquired_at = $3, state_since = $3, lease = $5, lease_expires_at = $6,
-        worker = $7, deliveries_count = message.deliveries_count + 1
-    FROM due
-    WHERE message.id = ANY(ARRAY(SELECT id FROM due)) AND message.id = due.id
-    RETURNING {", ".join(f"message.{column}" for column in CLAIM_COLUMNS)}, due.state::text, due.since
+})
+    SELECT * FROM claimed
 """
 
 # The fence of every later write. A lease that ends before the message was acquired is a stale one: a
@@ -133,17 +171,30 @@ _FINISH = """
              unique_for_ms, $4::timestamp + unique_for_ms * interval '1 millisecond', $5, {cause}
         FROM ended
         {kept}
-    )
+    ){recorded}
     SELECT id FROM ended
 """
 _COMPLETE = _FINISH.format(
     _HELD=_HELD,
-    arrays="$1::bigint[], $2::bigint[], $3::timestamp[], $6::boolean[]",
-    columns="id, lease, started_at, keep",
-    told="told.started_at, told.keep",
+    arrays="$1::bigint[], $2::bigint[], $3::timestamp[]",
+    columns="id, lease, started_at",
+    told="told.started_at",
     state="COMPLETED",
     cause="NULL, NULL, NULL, NULL",
-    kept="WHERE keep OR unique_for_ms IS NOT NULL",
+    kept="WHERE $6::boolean OR unique_for_ms IS NOT NULL",
+    recorded=", recorded AS ("
+    + _recording(
+        "ended",
+        left="'PROCESSING'",
+        entered="COMPLETED",
+        dwell_ms="$4::timestamp - state_since",
+        attempt="attempts_count + (started_at IS NOT NULL)::int",
+        at_ms="$8",
+        who="$5",
+    )
+    .replace("$1,", "$7::text,")
+    .replace("$3,", "$4::timestamp,")
+    + ")",
 )
 _FAIL = _FINISH.format(
     _HELD=_HELD,
@@ -153,6 +204,7 @@ _FAIL = _FINISH.format(
     state="FAILED",
     cause="reason, error_type, error_message, error_trace",
     kept="",
+    recorded="",
 )
 
 _RETRY = f"""
@@ -211,6 +263,8 @@ _RECORD = """
 class PostgresDialect(Dialect):
     """Statements for PostgreSQL 13 and later."""
 
+    records_by_itself = True
+
     def insert(self, queue: str, jobs: Sequence[EncodedJob], *, now: datetime) -> Steps[list[bool]]:
         new: list[bool] = []
         for start in range(0, len(jobs), INSERT_CHUNK):
@@ -255,34 +309,51 @@ class PostgresDialect(Dialect):
     ) -> Steps[list[Claimed]]:
         rows = yield Raw(
             _CLAIM,
-            (queue, list(PRIORITIES), naive(now), limit, lease, naive(lease_expires_at), who, *suspects),
+            (
+                queue,
+                list(PRIORITIES),
+                naive(now),
+                min(limit, MAX_PER_ENTRY),
+                lease,
+                naive(lease_expires_at),
+                who,
+                *suspects,
+                to_ms(now),
+            ),
         )
         # RETURNING promises no order.
-        return in_fetch_order([read_claimed(row, lease=lease, now=now, moment=aware) for row in rows])
+        return in_fetch_order([read_claimed(row, lease=lease, now=now, moment=None) for row in rows])
 
-    def finish(self, settlements: Sequence[Settlement], *, now: datetime, who: str) -> Steps[set[int]]:
-        completed = [each for each in settlements if each.state is State.COMPLETED]
-        failed = [each for each in settlements if each.state is State.FAILED]
+    def finish(
+        self, queue: str, settlements: Sequence[Settlement], *, now: datetime, who: str
+    ) -> Steps[set[int]]:
+        if settlements[0].state is State.COMPLETED:
+            return (yield from self._complete(queue, settlements, now, who))
+        failures = [each.failure for each in settlements]
+        rows = yield Raw(
+            _FAIL,
+            (
+                *_fence(settlements),
+                naive(now),
+                who,
+                [each.reason for each in settlements],
+                [failure and failure.type for failure in failures],
+                [failure and failure.message for failure in failures],
+                [failure and failure.trace for failure in failures],
+            ),
+        )
+        return {row[0] for row in rows}
+
+    def _complete(
+        self, queue: str, settlements: Sequence[Settlement], now: datetime, who: str
+    ) -> Steps[set[int]]:
         moved: set[int] = set()
-        if completed:
-            keep = [each.keep for each in completed]
-            rows = yield Raw(_COMPLETE, (*_fence(completed), naive(now), who, keep))
-            moved.update(row[0] for row in rows)
-        if failed:
-            failures = [each.failure for each in failed]
-            rows = yield Raw(
-                _FAIL,
-                (
-                    *_fence(failed),
-                    naive(now),
-                    who,
-                    [each.reason for each in failed],
-                    [failure and failure.type for failure in failures],
-                    [failure and failure.message for failure in failures],
-                    [failure and failure.trace for failure in failures],
-                ),
-            )
-            moved.update(row[0] for row in rows)
+        for keep in {each.keep for each in settlements}:
+            same = [each for each in settlements if each.keep == keep]
+            for start in range(0, len(same), MAX_PER_ENTRY):
+                fence = _fence(same[start : start + MAX_PER_ENTRY])
+                rows = yield Raw(_COMPLETE, (*fence, naive(now), who, keep, queue, to_ms(now)))
+                moved.update([row[0] for row in rows])
         return moved
 
     def retry(self, settlements: Sequence[Settlement], *, now: datetime) -> Steps[set[int]]:

@@ -113,16 +113,19 @@ class PostgresStore(SqlStore):
             return aware(rows[0][0])
 
         before = datetime.now(UTC)
-        server = await self._hot(ask)
+        server = await self._hot(ask, one_statement=True)
         self._clock_offset = server - (before + (datetime.now(UTC) - before) / 2)
 
-    async def _hot(self, make: Callable[[], Steps[T]]) -> T:
+    async def _hot(self, make: Callable[[], Steps[T]], *, one_statement: bool = False) -> T:
         if self._pool is None:
             raise StoreError(f"the store {self.url} is closed")
         for tries_left in reversed(range(CONFLICT_TRIES)):
             try:
-                async with self._pool.acquire() as connection, connection.transaction():
-                    return await drive_asyncpg(make(), connection)
+                async with self._pool.acquire() as connection:
+                    if one_statement:
+                        return await drive_asyncpg(make(), connection, at_most=1)
+                    async with connection.transaction():
+                        return await drive_asyncpg(make(), connection)
             except Exception as error:
                 if is_conflict(error) and tries_left:
                     continue

@@ -32,8 +32,11 @@ CLAIM_COLUMNS = (
 _STATES = {state.value: state for state in State}
 
 
-def read_claimed(row: Row, *, lease: int, now: datetime, moment: Callable[[Any], datetime]) -> Claimed:
-    """A claimed delivery from `CLAIM_COLUMNS`, then the state it left and since when."""
+def read_claimed(row: Row, *, lease: int, now: datetime, moment: Callable[[Any], datetime] | None) -> Claimed:
+    """A claimed delivery from `CLAIM_COLUMNS`, then the state it left and since when.
+
+    `moment` makes an aware datetime of what the database gives; None where it is one already.
+    """
     (
         key,
         job_id,
@@ -51,6 +54,10 @@ def read_claimed(row: Row, *, lease: int, now: datetime, moment: Callable[[Any],
         left,
         since,
     ) = row
+    if moment is not None:
+        created_at, next_attempt_at, since = moment(created_at), moment(next_attempt_at), moment(since)
+        first_attempt_at = None if first_attempt_at is None else moment(first_attempt_at)
+        expires_at = None if expires_at is None else moment(expires_at)
     delivery = Delivery(
         key=key,
         lease=lease,
@@ -61,15 +68,15 @@ def read_claimed(row: Row, *, lease: int, now: datetime, moment: Callable[[Any],
         attempts=attempts,
         deliveries=deliveries,
         priority=priority,
-        created_at=moment(created_at),
+        created_at=created_at,
         acquired_at=now,
-        next_attempt_at=moment(next_attempt_at),
-        first_attempt_at=None if first_attempt_at is None else moment(first_attempt_at),
-        expires_at=None if expires_at is None else moment(expires_at),
+        next_attempt_at=next_attempt_at,
+        first_attempt_at=first_attempt_at,
+        expires_at=expires_at,
         retry=retry,
         foreign=job_id is None,
     )
-    return Claimed(delivery, _STATES[left], moment(since))
+    return Claimed(delivery, _STATES[left], since)
 
 
 def in_fetch_order(claimed: list[Claimed]) -> list[Claimed]:

@@ -189,7 +189,9 @@ class SqliteDialect(Dialect):
         rows = yield Raw(_LEASES, (_id_list(each.key for each in deliveries),))
         return still_held(deliveries, {row[0]: row[1] for row in rows})
 
-    def finish(self, settlements: Sequence[Settlement], *, now: datetime, who: str) -> Steps[set[int]]:
+    def finish(
+        self, queue: str, settlements: Sequence[Settlement], *, now: datetime, who: str
+    ) -> Steps[set[int]]:
         held = yield from self._held([each.delivery for each in settlements])
         keys = {each.key for each in held}
         moment = text_of(now)

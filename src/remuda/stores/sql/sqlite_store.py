@@ -80,7 +80,7 @@ class SqliteStore(SqlStore):
     async def _sync_clock(self) -> None:
         """The file has no clock of its own: it is this machine's."""
 
-    async def _hot(self, make: Callable[[], Steps[T]]) -> T:
+    async def _hot(self, make: Callable[[], Steps[T]], *, one_statement: bool = False) -> T:
         if self._writer is None:
             raise StoreError(f"the store {self.url} is closed")
         return await self._writer.submit(lambda handle: drive_sqlite(make(), handle))

@@ -78,13 +78,18 @@ def _numbered_to_format(sql: str) -> tuple[str, tuple[int, ...]]:
     return re.sub(r"\$(\d+)", replace, sql), tuple(order)
 
 
-async def drive_asyncpg(steps: Steps[T], connection: AsyncpgConnection) -> T:
-    """Run hand-tuned steps on a bare asyncpg connection: the quick way on PostgreSQL."""
+async def drive_asyncpg(steps: Steps[T], connection: AsyncpgConnection, *, at_most: int | None = None) -> T:
+    """Run hand-tuned steps on a bare asyncpg connection: the quick way on PostgreSQL.
+
+    `at_most` statements, or an error before the next one: for steps that have no transaction around them.
+    """
+    ran = 0
     try:
         query = next(steps)
         while True:
-            if not isinstance(query, Raw):
-                raise TypeError(f"only hand-tuned statements run here, not {query!r}")
+            if not isinstance(query, Raw) or ran == at_most:
+                raise TypeError(f"statement {ran + 1} of at most {at_most} cannot run here: {query!r}")
+            ran += 1
             query = steps.send(await connection.fetch(query.sql, *query.params))
     except StopIteration as end:
         result: T = end.value

@@ -65,8 +65,8 @@ class SqlStore(Store):
     async def _disconnect(self) -> None: ...
 
     @abstractmethod
-    async def _hot(self, make: Callable[[], Steps[T]]) -> T:
-        """Run an operation of hand-tuned statements in one transaction."""
+    async def _hot(self, make: Callable[[], Steps[T]], *, one_statement: bool = False) -> T:
+        """Run an operation of hand-tuned statements in one transaction; a single one is one by itself."""
 
     @abstractmethod
     async def _cold(self, make: Callable[[], Steps[T]], *, read_only: bool = False) -> T:
@@ -208,7 +208,8 @@ class SqlStore(Store):
                 lease_for=lease,
                 who=who,
                 suspects=suspects,
-            )
+            ),
+            one_statement=self.dialect.records_by_itself,
         )
 
     async def settle(self, queue: str, settlements: Sequence[Settlement], *, who: str) -> list[Settlement]:
@@ -216,7 +217,10 @@ class SqlStore(Store):
         if not settlements:
             return []
         now = self.now()
-        return await self._hot(lambda: operations.settle(self.dialect, queue, settlements, now=now, who=who))
+        return await self._hot(
+            lambda: operations.settle(self.dialect, queue, settlements, now=now, who=who),
+            one_statement=operations.settles_in_one_statement(self.dialect, settlements),
+        )
 
     async def extend(self, queue: str, deliveries: Sequence[Delivery], *, lease: timedelta) -> list[Delivery]:
         await self._ready()
