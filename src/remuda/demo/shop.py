@@ -21,9 +21,9 @@ def make_worker() -> Worker:
         concurrency=20,
         fetch_batch_size=40,
         retry=RETRY,
-        max_deliveries=3,
-        release_stuck_timeout=timedelta(seconds=1.5),
-        release_stuck_interval=timedelta(seconds=0.3),
+        max_deliveries=5,
+        release_stuck_timeout=timedelta(seconds=1),
+        release_stuck_interval=timedelta(seconds=0.2),
         graceful_timeout=timedelta(seconds=5),
     )
     fixed = Path(os.environ["REMUDA_DEMO_FIX"])
