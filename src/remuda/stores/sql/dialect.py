@@ -41,6 +41,16 @@ class Dialect(ABC):
     # Whether `claim`, and `finish` for what is completed, write the trail too, all in one statement.
     records_by_itself = False
 
+    def inserts_at_once(self, jobs: Sequence[EncodedJob]) -> bool:
+        """Whether `insert_recorded` takes these: one statement for the jobs and their trail."""
+        return False
+
+    def insert_recorded(
+        self, queue: str, jobs: Sequence[EncodedJob], batch: Batch, *, now: datetime
+    ) -> Steps[None]:
+        """Insert jobs, none of them unique, and record it."""
+        raise NotImplementedError
+
     @abstractmethod
     def insert(self, queue: str, jobs: Sequence[EncodedJob], *, now: datetime) -> Steps[list[bool]]:
         """Insert jobs; for each whether it is new (only unique ones can be not)."""

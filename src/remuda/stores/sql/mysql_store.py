@@ -70,11 +70,11 @@ class MysqlStore(SqlStore):
             await engine.dispose()
 
     async def _sync_clock(self) -> None:
-        before = datetime.now(UTC)
+        asked = datetime.now(UTC)
         server = await self.run_sync(
             lambda connection: connection.execute(text("SELECT UTC_TIMESTAMP(6)")).scalar_one()
         )
-        self._clock_offset = aware(server) - (before + (datetime.now(UTC) - before) / 2)
+        self._learn_clock(asked, aware(server), datetime.now(UTC))
 
     async def _hot(self, make: Callable[[], Steps[T]], *, one_statement: bool = False) -> T:
         return await self.run_sync(lambda connection: drive(make(), connection))

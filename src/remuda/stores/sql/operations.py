@@ -23,21 +23,25 @@ def add(
     dialect: Dialect, queue: str, jobs: Sequence[EncodedJob], *, now: datetime, who: str
 ) -> Steps[list[bool]]:
     """Insert, and record what is new."""
+    if dialect.inserts_at_once(jobs):
+        yield from dialect.insert_recorded(queue, jobs, _added(jobs, now, who), now=now)
+        return [True] * len(jobs)
     new = yield from dialect.insert(queue, jobs, now=now)
     added = jobs if all(new) else [job for job, is_new in zip(jobs, new, strict=True) if is_new]
     if added:
-        yield from dialect.record(
-            queue,
-            Batch(
-                messages=[job.id for job in added],
-                left=None,
-                entered=State.PENDING,
-                at=now,
-                who=who,
-                name=[job.name for job in added],
-            ),
-        )
+        yield from dialect.record(queue, _added(added, now, who))
     return new
+
+
+def _added(jobs: Sequence[EncodedJob], now: datetime, who: str) -> Batch:
+    return Batch(
+        messages=[job.id for job in jobs],
+        left=None,
+        entered=State.PENDING,
+        at=now,
+        who=who,
+        name=[job.name for job in jobs],
+    )
 
 
 def fetch(

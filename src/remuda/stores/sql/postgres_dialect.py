@@ -42,6 +42,20 @@ _INSERT_COLUMNS = {
 }
 
 
+_RECORD = """
+    INSERT INTO message_transition (queue, count, written_at, entry)
+    SELECT $1::text, entry.count, $2::timestamp, entry.packed
+    FROM unnest({counts}::int[], {packed}::bytea[]) AS entry(count, packed)
+"""
+
+
+@lru_cache(maxsize=256)
+def _insert_recorded_sql(arrays: tuple[bool, ...]) -> str:
+    """Insert a batch and its trail: the parameters of `_insert_sql`, then the counts and the entries."""
+    places = {"counts": f"${len(arrays) + 3}", "packed": f"${len(arrays) + 4}"}
+    return f"WITH added AS ({_insert_sql(arrays, False)}) {_RECORD.format(**places)}"
+
+
 @lru_cache(maxsize=256)
 def _insert_sql(arrays: tuple[bool, ...], unique: bool) -> str:
     """Insert a batch; unique ones that are live already are left out and not returned.
@@ -253,12 +267,6 @@ _RECOVER = """
     RETURNING coalesce(message.job_id, message.id::text), stuck.since, message.attempts_count
 """
 
-_RECORD = """
-    INSERT INTO message_transition (queue, count, written_at, entry)
-    SELECT $1::text, entry.count, $2::timestamp, entry.packed
-    FROM unnest($3::int[], $4::bytea[]) AS entry(count, packed)
-"""
-
 
 class PostgresDialect(Dialect):
     """Statements for PostgreSQL 13 and later."""
@@ -271,20 +279,17 @@ class PostgresDialect(Dialect):
             new += yield from self._insert_chunk(queue, jobs[start : start + INSERT_CHUNK], now)
         return new
 
+    def inserts_at_once(self, jobs: Sequence[EncodedJob]) -> bool:
+        return len(jobs) <= INSERT_CHUNK and not any(job.unique for job in jobs)
+
+    def insert_recorded(
+        self, queue: str, jobs: Sequence[EncodedJob], batch: Batch, *, now: datetime
+    ) -> Steps[None]:
+        arrays, values = _columns(jobs)
+        yield Raw(_insert_recorded_sql(arrays), (queue, naive(now), *values, *_packed(batch)))
+
     def _insert_chunk(self, queue: str, jobs: Sequence[EncodedJob], now: datetime) -> Steps[list[bool]]:
-        columns: list[list[Any]] = [
-            [job.id for job in jobs],
-            [job.name for job in jobs],
-            [job.payload for job in jobs],
-            [job.headers for job in jobs],
-            [naive(job.next_attempt_at) for job in jobs],
-            [job.priority for job in jobs],
-            [naive_or_none(job.expires_at) for job in jobs],
-            [job.retry for job in jobs],
-            [milliseconds(job.unique_for) for job in jobs],
-        ]
-        arrays = tuple(len(jobs) > 1 and column.count(column[0]) != len(column) for column in columns)
-        values = [column if is_array else column[0] for column, is_array in zip(columns, arrays, strict=True)]
+        arrays, values = _columns(jobs)
         unique_ids = [job.id for job in jobs if job.unique]
         rows = yield Raw(_insert_sql(arrays, bool(unique_ids)), (queue, naive(now), *values))
         if not unique_ids:
@@ -386,11 +391,30 @@ class PostgresDialect(Dialect):
         return column == any_(bindparam(None, list(values), type_=ARRAY(column.type), unique=True))
 
     def record(self, queue: str, batch: Batch) -> Steps[None]:
-        entries = list(batch.entries())
-        yield Raw(
-            _RECORD,
-            (queue, naive(batch.at), [count for count, _ in entries], [packed for _, packed in entries]),
-        )
+        yield Raw(_RECORD.format(counts="$3", packed="$4"), (queue, naive(batch.at), *_packed(batch)))
+
+
+def _columns(jobs: Sequence[EncodedJob]) -> tuple[tuple[bool, ...], list[Any]]:
+    """The columns of an insert: for each whether it is an array, and its array or its one value."""
+    columns: list[list[Any]] = [
+        [job.id for job in jobs],
+        [job.name for job in jobs],
+        [job.payload for job in jobs],
+        [job.headers for job in jobs],
+        [naive(job.next_attempt_at) for job in jobs],
+        [job.priority for job in jobs],
+        [naive_or_none(job.expires_at) for job in jobs],
+        [job.retry for job in jobs],
+        [milliseconds(job.unique_for) for job in jobs],
+    ]
+    arrays = tuple(len(jobs) > 1 and column.count(column[0]) != len(column) for column in columns)
+    values = [column if is_array else column[0] for column, is_array in zip(columns, arrays, strict=True)]
+    return arrays, values
+
+
+def _packed(batch: Batch) -> tuple[list[int], list[bytes]]:
+    entries = list(batch.entries())
+    return [count for count, _ in entries], [packed for _, packed in entries]
 
 
 def _leases(deliveries: Sequence[Delivery]) -> tuple[list[int], list[int]]:

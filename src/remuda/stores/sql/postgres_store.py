@@ -112,9 +112,9 @@ class PostgresStore(SqlStore):
             rows = yield Raw("SELECT clock_timestamp() AT TIME ZONE 'UTC'")
             return aware(rows[0][0])
 
-        before = datetime.now(UTC)
+        asked = datetime.now(UTC)
         server = await self._hot(ask, one_statement=True)
-        self._clock_offset = server - (before + (datetime.now(UTC) - before) / 2)
+        self._learn_clock(asked, server, datetime.now(UTC))
 
     async def _hot(self, make: Callable[[], Steps[T]], *, one_statement: bool = False) -> T:
         if self._pool is None:

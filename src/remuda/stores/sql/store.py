@@ -36,6 +36,7 @@ T = TypeVar("T")
 
 COLD_CHUNK = 500  # rows that one transaction of an operator's command touches
 RECOVER_CHUNK = 1_000
+PATIENT_ROUND_TRIP = timedelta(milliseconds=5)
 
 
 class SqlStore(Store):
@@ -49,6 +50,7 @@ class SqlStore(Store):
         self.url = redact(url)
         self._clock = clock
         self._clock_offset = timedelta(0)
+        self._best_round_trip: timedelta | None = None
         self._capabilities: Capabilities | None = None
         self._opening = asyncio.Lock()
         self._closed = False
@@ -131,6 +133,16 @@ class SqlStore(Store):
         if self._clock is None:
             await self._sync_clock()
 
+    def _learn_clock(self, asked: datetime, server: datetime, answered: datetime) -> None:
+        """The server's clock, as far as the length of the round trip lets us know it.
+
+        An answer that was long on its way (the event loop was busy, say) says less than what is known.
+        """
+        round_trip = answered - asked
+        if self._best_round_trip is None or round_trip <= self._best_round_trip * 2 + PATIENT_ROUND_TRIP:
+            self._clock_offset = server - (asked + round_trip / 2)
+            self._best_round_trip = min(round_trip, self._best_round_trip or round_trip)
+
     # -- publishing and delivering
 
     async def add(
@@ -142,7 +154,10 @@ class SqlStore(Store):
         now = self.now()
         if connection is not None:
             return await self._add_in_caller(queue, jobs, now, who, connection)
-        new = await self._hot(lambda: operations.add(self.dialect, queue, jobs, now=now, who=who))
+        new = await self._hot(
+            lambda: operations.add(self.dialect, queue, jobs, now=now, who=who),
+            one_statement=self.dialect.inserts_at_once(jobs),
+        )
         if any(job.next_attempt_at <= now for job in jobs):
             self._announce(queue)
         return new
