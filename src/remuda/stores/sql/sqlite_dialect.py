@@ -138,6 +138,8 @@ class SqliteDialect(Dialect):
             rows = yield Raw(_TAKEN, (queue, wanted, queue, wanted, moment))
             taken = {row[0] for row in rows}
             new = first_of_each([job.id for job in jobs], {job.id for job in jobs} - taken)
+        # A bulk load has one moment for all of it, so few of them have to be written out.
+        due = {each: text_of(each) for each in {job.next_attempt_at for job in jobs}}
         rows_to_add = [
             (
                 queue,
@@ -147,7 +149,7 @@ class SqliteDialect(Dialect):
                 job.name,
                 job.payload,
                 job.headers,
-                text_of(job.next_attempt_at),
+                due[job.next_attempt_at],
                 job.priority,
                 _text_or_none(job.expires_at),
                 job.retry,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from sqlalchemy import Connection, Engine
 
 from remuda.errors import StoreError, StoreUnavailableError
-from remuda.stores.sql.steps import Query, Raw, Rows, Steps
+from remuda.stores.sql.steps import Query, Raw, Rows, Steps, drive_with
 
 T = TypeVar("T")
 
@@ -37,13 +37,7 @@ def raw_of(connection: Connection) -> sqlite3.Connection:
 
 def drive_sqlite(steps: Steps[T], handle: Handle) -> T:
     """Run the steps on one connection; whoever calls has begun the transaction."""
-    try:
-        query = next(steps)
-        while True:
-            query = steps.send(_ask(query, handle))
-    except StopIteration as end:
-        result: T = end.value
-        return result
+    return drive_with(steps, lambda query: _ask(query, handle))
 
 
 def _ask(query: Query, handle: Handle) -> Rows:

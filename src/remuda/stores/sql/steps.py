@@ -8,7 +8,7 @@ loop and without one. Whoever drives the steps owns the transaction.
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
@@ -38,15 +38,20 @@ Query: TypeAlias = "Raw | Executable"
 Steps: TypeAlias = Generator[Query, Rows, T]
 
 
-def drive(steps: Steps[T], connection: Connection) -> T:
-    """Run the steps on a SQLAlchemy connection of any driver."""
+def drive_with(steps: Steps[T], ask: Callable[[Query], Rows]) -> T:
+    """Run the steps with a function that asks the database."""
     try:
         query = next(steps)
         while True:
-            query = steps.send(_ask(query, connection))
+            query = steps.send(ask(query))
     except StopIteration as end:
         result: T = end.value
         return result
+
+
+def drive(steps: Steps[T], connection: Connection) -> T:
+    """Run the steps on a SQLAlchemy connection of any driver."""
+    return drive_with(steps, lambda query: _ask(query, connection))
 
 
 def _ask(query: Query, connection: Connection) -> Rows:
