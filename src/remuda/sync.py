@@ -8,9 +8,10 @@ import threading
 from collections.abc import Coroutine, Iterable, Iterator
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from remuda.codec import DEFAULT_MAX_PAYLOAD_BYTES, PayloadFormat
+from remuda.dead_letters import Which
 from remuda.lifecycle import State
 from remuda.message import Added, DeadLetter, JobRecord, NewJob, Replayed, Stats
 from remuda.queue import Queue
@@ -163,19 +164,19 @@ class SyncDeadLetters:
     def __init__(self, queue: SyncQueue) -> None:
         self._sync = queue
 
-    def count(self, **which: Any) -> dict[str, int]:
+    def count(self, **which: Unpack[Which]) -> dict[str, int]:
         return self._sync._run(self._sync._queue.dead.count(**which))
 
-    def peek(self, *, limit: int = 20, **which: Any) -> list[DeadLetter]:
+    def peek(self, *, limit: int = 20, **which: Unpack[Which]) -> list[DeadLetter]:
         return self._sync._run(self._sync._queue.dead.peek(limit=limit, **which))
 
-    def replay(self, *, limit: int = 100, dry_run: bool = False, **which: Any) -> Replayed:
+    def replay(self, *, limit: int = 100, dry_run: bool = False, **which: Unpack[Which]) -> Replayed:
         return self._sync._run(self._sync._queue.dead.replay(limit=limit, dry_run=dry_run, **which))
 
-    def drop(self, *, limit: int = 100, **which: Any) -> list[str]:
+    def drop(self, *, limit: int = 100, **which: Unpack[Which]) -> list[str]:
         return self._sync._run(self._sync._queue.dead.drop(limit=limit, **which))
 
-    def export(self, **which: Any) -> Iterator[DeadLetter]:
+    def export(self, **which: Unpack[Which]) -> Iterator[DeadLetter]:
         """All of them, oldest first."""
         letters = self._sync._queue.dead.export(**which)
         with contextlib.suppress(StopAsyncIteration):

@@ -22,7 +22,7 @@ def make_worker() -> Worker:
         fetch_batch_size=40,
         retry=RETRY,
         max_deliveries=5,
-        release_stuck_timeout=timedelta(seconds=1),
+        release_stuck_timeout=timedelta(seconds=1.5),
         release_stuck_interval=timedelta(seconds=0.2),
         graceful_timeout=timedelta(seconds=5),
     )
