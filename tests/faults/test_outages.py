@@ -67,10 +67,12 @@ async def test_jobs_are_added_and_done_across_outages(
             assert added <= trail.keys() <= added | unsure
             assert all(states(history)[-1] is State.COMPLETED for history in trail.values())
             assert by_job(runs_of(workers)).keys() == trail.keys()
+        # A restart is over in a moment: a worker that asked nothing meanwhile has not seen it. Somebody has.
+        assert unsure or any(worker.log("store_lost") for worker in workers)
         for worker in workers:
             assert worker.exit_code is None
             assert worker.complaints() == []
-            assert 1 <= len(worker.log("store_lost")) <= outages * LINES_PER_OUTAGE
+            assert len(worker.log("store_lost")) <= outages * LINES_PER_OUTAGE
             assert len(worker.log("store_lost")) == len(worker.log("store_back"))
 
 
