@@ -33,7 +33,7 @@ LARGE_OFFSET = timedelta(seconds=1)
 _WAKES = {
     "notify": "the server tells idle workers of new jobs",
     "watch": "idle workers look at the file's version, every few milliseconds",
-    "poll": "idle workers ask again and again",
+    "poll": "idle workers look for due jobs, every 20 to 200 ms",
 }
 
 
@@ -160,8 +160,8 @@ def _wake(capabilities: Capabilities) -> Finding:
     if capabilities.wake == "poll":
         return warning(
             "wake-up",
-            f"{told}: a new job waits for up to max_fetch_interval, 1 s by default",
-            "lower Worker(max_fetch_interval=…), or use PostgreSQL, which tells them",
+            f"{told}: a new job may wait that long",
+            "where that matters use PostgreSQL, which tells them at once",
         )
     return ok("wake-up", told)
 

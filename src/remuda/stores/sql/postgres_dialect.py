@@ -103,7 +103,16 @@ def _claimed_column(column: str) -> str:
 
 
 def _recording(
-    source: str, *, left: str, entered: str, dwell_ms: str, attempt: str, at_ms: str, who: str
+    source: str,
+    *,
+    queue: str,
+    now: str,
+    now_ms: str,
+    left: str,
+    entered: str,
+    dwell: str,
+    attempt: str,
+    who: str,
 ) -> str:
     """Write the trail's entry in the statement that changes the state, packed as JSON by the server.
 
@@ -112,9 +121,9 @@ def _recording(
     """
     return f"""
         INSERT INTO message_transition (queue, count, written_at, entry)
-        SELECT $1, count(*), $3, convert_to(json_build_array(
-            {JSON_VERSION}, json_agg(coalesce(job_id, id::text)), {left}, '{entered}', {at_ms}::bigint,
-            json_agg(greatest(0, floor(extract(epoch FROM {dwell_ms}) * 1000)::bigint)),
+        SELECT {queue}, count(*), {now}, convert_to(json_build_array(
+            {JSON_VERSION}, json_agg(coalesce(job_id, id::text)), {left}, '{entered}', {now_ms}::bigint,
+            json_agg(greatest(0, floor(extract(epoch FROM {dwell}) * 1000)::bigint)),
             json_agg({attempt}), NULL::text, {who}::text, NULL::text)::text, 'UTF8')
         FROM {source}
         HAVING count(*) > 0"""
@@ -149,11 +158,13 @@ _CLAIM = f"""
     ), recorded AS ({
     _recording(
         "claimed",
+        queue="$1",
+        now="$3",
+        now_ms="$10",
         left="json_agg(left_state)",
         entered="PROCESSING",
-        dwell_ms="$3 - since AT TIME ZONE 'UTC'",
+        dwell="$3 - since AT TIME ZONE 'UTC'",
         attempt="attempts_count",
-        at_ms="$10",
         who="$7",
     )
 })
@@ -199,15 +210,15 @@ _COMPLETE = _FINISH.format(
     recorded=", recorded AS ("
     + _recording(
         "ended",
+        queue="$7::text",
+        now="$4::timestamp",
+        now_ms="$8",
         left="'PROCESSING'",
         entered="COMPLETED",
-        dwell_ms="$4::timestamp - state_since",
+        dwell="$4::timestamp - state_since",
         attempt="attempts_count + (started_at IS NOT NULL)::int",
-        at_ms="$8",
         who="$5",
     )
-    .replace("$1,", "$7::text,")
-    .replace("$3,", "$4::timestamp,")
     + ")",
 )
 _FAIL = _FINISH.format(
