@@ -212,3 +212,12 @@ async def test_the_history_of_one_job_is_found_without_the_rest(queue: Queue, cl
         [each async for each in queue.transitions()]
     )
     assert await queue.history("nobody") == []
+
+
+async def test_an_ack_records_the_time_since_the_fetch(queue: Queue, clock: VirtualClock) -> None:
+    job_id = await queue.add("job")
+    clock.advance(MINUTE)
+    delivery = await fetch_one(queue)
+    clock.advance(HOUR)
+    await settle(queue, acked(delivery))
+    assert [each.dwell for each in await queue.history(job_id)] == [None, MINUTE, HOUR]
