@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench import catalogue, machine, report
+from bench import aims, catalogue, machine, report
 from bench.catalogue import PeerFile, Server
 from bench.complaints import without_paths
 from bench.measures import MEASURES, Order
@@ -35,7 +35,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, help="at most so many jobs in a run")
     parser.add_argument("--seconds", type=float, help="about how long the timed part of a run takes")
     parser.add_argument("--repeats", type=int, help="runs of each measure, except memory, which has one")
-    parser.add_argument("--rate", type=int, default=200, help="jobs added a second for latency")
+    parser.add_argument("--rate", type=int, help="jobs added a second for latency (else the store's own)")
     parser.add_argument("--memory-jobs", type=int, help="jobs that a worker handles for memory")
     parser.add_argument("--memory-seconds", type=float, help="fewer jobs for peers that would need longer")
     parser.add_argument("--quick", action="store_true", help="a short run, to see that all works")
@@ -62,7 +62,11 @@ def _some_of(known: list[str]) -> Any:
 def rows_for(store: str, peers: list[PeerFile], options: argparse.Namespace) -> list[Row]:
     """The empty rows of a store, in the order in which they are shown."""
     return [
-        Row(store, measure, peer.name, variant, peer.bare)
+        Row(
+            *(store, measure, peer.name, variant, peer.bare),
+            native=peer.native,
+            acks=variant not in peer.without_acks,
+        )
         for measure in options.measures
         for peer in peers
         if store in peer.stores
@@ -77,19 +81,20 @@ def fill(rows: list[Row], server: Server, peers: list[PeerFile], options: argpar
         for row in rows:
             if row.measure == "memory" and repeat > 0:
                 continue
-            order, time_limit = _order(row, options)
+            order, time_limit = _order(row, options, server)
             run = run_peer(by_name[row.peer], server, order, time_limit)
             row.runs.append(run)
             outcome = run.failure or json.dumps(run.figures)
             print(f"{row.store} {row.measure} {row.label} {repeat + 1}: {outcome}", file=sys.stderr)
 
 
-def _order(row: Row, options: argparse.Namespace) -> tuple[Order, float]:
+def _order(row: Row, options: argparse.Namespace, server: Server) -> tuple[Order, float]:
     """What to run for a row, and how long it may take altogether: preloading can be slower than work."""
     memory = row.measure == "memory"
     jobs = options.memory_jobs if memory else options.jobs
     seconds = options.memory_seconds if memory else options.seconds
-    order = Order(row.measure, "", row.variant, jobs=jobs, seconds=seconds, rate=options.rate)
+    rate = options.rate or server.latency_rate
+    order = Order(row.measure, "", row.variant, jobs=jobs, seconds=seconds, rate=rate)
     return order, 120 + 10 * seconds
 
 
@@ -112,13 +117,23 @@ def _bench(options: argparse.Namespace, rows: list[Row], stores: dict[str, dict[
             Path(directory).chmod(0o755)
             try:
                 with catalogue.serve(store, Path(directory)) as server:
-                    stores[store] = server.facts
-                    store_rows = rows_for(store, peers, options)
+                    fit, unfit = _sorted_out(peers, store, server.facts)
+                    stores[store] = server.facts | unfit
+                    store_rows = rows_for(store, fit, options)
                     rows.extend(store_rows)
                     fill(store_rows, server, peers, options)
             except RuntimeError as unusable:
                 stores[store] = {"failure": without_paths(str(unusable))}
                 print(f"{store} left out: {unusable}", file=sys.stderr)
+
+
+def _sorted_out(
+    peers: list[PeerFile], store: str, facts: dict[str, str]
+) -> tuple[list[PeerFile], dict[str, str]]:
+    """The peers that can run on this server, and for the others a word that goes with its facts."""
+    unmet = {peer.name: peer.unmet_on(store, facts) for peer in peers if store in peer.stores}
+    unfit = {f"without {name}": f"(it {reason})" for name, reason in unmet.items() if reason}
+    return [peer for peer in peers if not unmet.get(peer.name)], unfit
 
 
 def main(arguments: list[str]) -> int:
@@ -137,6 +152,9 @@ def main(arguments: list[str]) -> int:
     for store, store_facts in stores.items():
         print(f"{store}: " + ", ".join(f"{name} {value}" for name, value in store_facts.items()))
     print("\n" + report.tables(rows))
+    found = aims.outcomes(rows)
+    if text := aims.table(found):
+        print("\n" + text)
     if facts["load_before"] > facts["cores"] / 4:
         print("\nThe machine was busy before the run began (load_before): take the figures with care.")
     if options.json:
@@ -147,6 +165,7 @@ def main(arguments: list[str]) -> int:
             "options": settings,
             "stores": stores,
             "results": [row.as_json() for row in rows],
+            "aims": [outcome.as_json() for outcome in found],
         }
         options.json.write_text(json.dumps(document, indent=2) + "\n")
     if interrupted:

@@ -25,21 +25,40 @@ class PeerFile:
     stores: tuple[str, ...]
     bare: bool = False
     """A driver used directly: the limit to measure queues against."""
+    native: bool = False
+    """Its engine is not written in Python."""
+    without_acks: tuple[str, ...] = ()
+    """The variants ("" is the plain peer) that lose a job whose worker dies."""
+    needs: dict[str, str] = field(default_factory=dict)
+    """The least version of a store's server, where any will not do."""
     variants: dict[str, list[str]] = field(default_factory=dict)
     """Further settings worth a row of their own, and the measures they are worth it in."""
     dependencies: tuple[str, ...] = ()
     editable: str = ""
     """What of this repository to install, such as ``.[postgres]``."""
 
+    def unmet_on(self, store: str, facts: dict[str, str]) -> str:
+        """Why it cannot run on a store's server; nothing when it can."""
+        least = self.needs.get(store)
+        if least is None or _numbers(facts["version"]) >= _numbers(least):
+            return ""
+        return f"needs {store} {least} or newer, and this is {facts['version']}"
+
     def variants_in(self, measure: str) -> list[str]:
         """The plain peer first, then the variants that ``measure`` is run with."""
         return ["", *(variant for variant, measures in self.variants.items() if measure in measures)]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
 
 
 class Server(Protocol):
     """What a store's ``serve`` yields."""
 
     facts: dict[str, str]
+    latency_rate: int
+    """Jobs added a second for ``latency``, unless the command line says another number."""
 
     def fresh(self) -> AbstractContextManager[str]:
         """The URL of an empty database, removed afterwards."""
@@ -56,6 +75,7 @@ def parse_peer(name: str, source: str) -> PeerFile:
         name=name.replace("_", "-"),
         module=f"bench.peers.{name}",
         stores=tuple(bench.pop("stores")),
+        without_acks=tuple(bench.pop("without_acks", ())),
         dependencies=tuple(script.get("dependencies", ())),
         **bench,
     )

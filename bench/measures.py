@@ -175,11 +175,11 @@ async def _calibrate(peer: Peer, order: Order) -> int:
 
 async def _drain(peer: Peer, tally: Tally) -> float:
     """Run a worker until the store is empty; seconds from its start to that moment."""
-    started = time.perf_counter()
-    async with peer.worker(tally):
+    called_at = time.perf_counter()
+    async with peer.worker(tally) as at_work_at:
         await tally.reached()
         await _emptied(peer)
-        seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - (at_work_at or called_at)
     _check(tally)
     return seconds
 

@@ -66,8 +66,11 @@ class Peer(ABC):
         """How many jobs the store holds that are not settled yet, claimed ones included."""
 
     @abstractmethod
-    def worker(self, handled: Handled) -> AbstractAsyncContextManager[None]:
-        """A new worker that runs inside the context and has stopped in an orderly way after it."""
+    def worker(self, handled: Handled) -> AbstractAsyncContextManager[float | None]:
+        """A new worker that runs inside the context and has stopped in an orderly way after it.
+
+        It is timed from the call on, or from the moment that it yields (by ``time.perf_counter``).
+        """
 
 
 def stamped_payload() -> bytes:

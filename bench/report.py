@@ -29,6 +29,8 @@ class Row:
     variant: str
     bare: bool
     runs: list[Run] = field(default_factory=list)
+    native: bool = False
+    acks: bool = True
 
     @property
     def label(self) -> str:
@@ -63,6 +65,8 @@ class Row:
             "peer": self.peer,
             "variant": self.variant,
             "bare": self.bare,
+            "native": self.native,
+            "acks": self.acks,
             "settings": newest.settings,
             "versions": newest.versions,
             "median": {figure: self.median(figure) for figure in figures},
@@ -92,7 +96,7 @@ def _table(store: str, measure: str, rows: list[Row]) -> str:
         if row.failures:
             share = f"{len(row.failures)} of {len(row.runs)} failed"
             notes.append(f"  {row.label}: {share}: {row.failures[-1]}")
-    return "\n".join([f"{store}: {TITLES[measure]}", *_aligned(lines), *notes])
+    return "\n".join([f"{store}: {TITLES[measure]}", *aligned(lines), *notes])
 
 
 def _best(rows: list[Row], measure: str) -> float | None:
@@ -107,6 +111,8 @@ def _columns(measure: str) -> list[str]:
         return ["p50", "least-most", "p99", "least-most", "at jobs/s"]
     if measure == "memory":
         return ["jobs", "start", "a tenth", "end", "since the tenth"]
+    if measure == "settle":
+        return ["median", "least-most", "jobs a run", "acks"]
     return ["median", "least-most", "jobs a run"]
 
 
@@ -119,7 +125,8 @@ def _cells(row: Row) -> list[str]:
         resident = [figures[figure] for figure in ("start_mib", "tenth_mib", "end_mib")]
         grown = f"{figures['end_mib'] - figures['tenth_mib']:+.1f}"
         return [f"{figures['jobs']:,}", *(f"{mib:.1f}" for mib in resident), grown]
-    return [*_median_and_spread(row, "rate", 0), f"{row.median('jobs') or 0:,.0f}"]
+    rates = [*_median_and_spread(row, "rate", 0), f"{row.median('jobs') or 0:,.0f}"]
+    return [*rates, "yes" if row.acks else "NO"] if row.measure == "settle" else rates
 
 
 def _median_and_spread(row: Row, figure: str, digits: int) -> list[str]:
@@ -132,7 +139,7 @@ def _ratio(value: float | None, reference: float | None) -> str:
     return f"{value / reference:.2f}x" if value is not None and reference else "-"
 
 
-def _aligned(lines: list[list[str]]) -> list[str]:
+def aligned(lines: list[list[str]]) -> list[str]:
     """Columns side by side: labels to the left, everything else to the right."""
     widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
     return [

@@ -3,30 +3,91 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
+from tests.redis_servers import RedisCluster, RedisServer, ValkeyServer, named_server, named_servers
 from tests.servers import MariaDBServer, PostgresServer, Server, ServerUnavailableError
 
-AnyServer = TypeVar("AnyServer", bound=Server)
+AnyServer = TypeVar("AnyServer", bound=Server | RedisCluster)
+
+REQUIRED = os.environ.get("REMUDA_TEST_REQUIRE", "").split(",")
+SQL_STORES = ["sqlite", "postgres", "mariadb"]
+# Where the environment names no Redis 8 its tests are not even collected, unless they are required.
+NAMED = list(dict.fromkeys([*named_servers(), *(label for label in ("redis8",) if label in REQUIRED)]))
+REDIS_STORES = list(dict.fromkeys(["valkey", "redis7", *NAMED, "cluster"]))
+
+
+def pytest_report_header() -> list[str]:
+    if "redis8" in REDIS_STORES:
+        return []
+    return ["The tests for Redis 8 are left out: REMUDA_TEST_REDIS_SERVERS names no such server."]
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """A PostgreSQL server of this test process alone. A test may stop or kill it: the next one starts it."""
-    with _serving(PostgresServer) as server:
+    with _serving("postgres", PostgresServer) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def mariadb_server() -> Iterator[MariaDBServer]:
     """A MariaDB server of this test process alone. A test may stop or kill it: the next one starts it."""
-    with _serving(MariaDBServer) as server:
+    with _serving("mariadb", MariaDBServer) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def valkey_server() -> Iterator[ValkeyServer]:
+    """A Valkey server of this test process alone. A test may stop or freeze it: the next one starts it."""
+    with _serving("valkey", ValkeyServer) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis7_server() -> Iterator[RedisServer]:
+    """A server of this machine's own Redis, of this test process alone, like `valkey_server`."""
+    with _serving("redis7", RedisServer) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_tls_server() -> Iterator[RedisServer]:
+    """A server of this machine's own Redis that takes TLS alone, like `valkey_server`."""
+    with _serving("redis7", lambda: RedisServer(tls=True)) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def named_redis() -> Iterator[Callable[[str], RedisServer]]:
+    """Gives the server that REMUDA_TEST_REDIS_SERVERS names, of this test process alone, by its label."""
+    servers: dict[str, RedisServer] = {}
+    with ExitStack() as stack:
+
+        def labelled(label: str) -> RedisServer:
+            if label not in servers:
+                servers[label] = stack.enter_context(_serving(label, lambda: named_server(label)))
+            return servers[label]
+
+        yield labelled
+
+
+@pytest.fixture(scope="session")
+def redis8_server(named_redis: Callable[[str], RedisServer]) -> RedisServer:
+    """A Redis 8 server of this test process alone, like `valkey_server`."""
+    return named_redis("redis8")
+
+
+@pytest.fixture(scope="session")
+def redis_cluster() -> Iterator[RedisCluster]:
+    """A cluster of three primaries, of this test process alone, like `valkey_server`."""
+    with _serving("valkey", RedisCluster) as cluster:
+        yield cluster
 
 
 @pytest.fixture
@@ -49,22 +110,61 @@ def mariadb_url(mariadb_server: MariaDBServer) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
+@pytest.fixture
+def valkey_url(valkey_server: ValkeyServer) -> str:
+    """The URL of an empty Valkey server."""
+    return valkey_server.fresh()
+
+
+@pytest.fixture
+def redis7_url(redis7_server: RedisServer) -> str:
+    """The URL of an empty server of this machine's own Redis."""
+    return redis7_server.fresh()
+
+
+@pytest.fixture
+def redis8_url(redis8_server: RedisServer) -> str:
+    """The URL of an empty Redis 8 server."""
+    return redis8_server.fresh()
+
+
+@pytest.fixture
+def cluster_url(redis_cluster: RedisCluster) -> str:
+    """The URL of an empty cluster."""
+    return redis_cluster.fresh()
+
+
+@pytest.fixture(params=[*SQL_STORES, *REDIS_STORES])
 def store_url(request: pytest.FixtureRequest) -> str:
     """The URL of a fresh, empty store: the test runs once for each kind. Pick one with `-k sqlite`."""
-    url = request.getfixturevalue(f"{request.param}_url")
-    assert isinstance(url, str)
-    return url
+    return _store_url(request)
+
+
+@pytest.fixture(params=SQL_STORES)
+def sql_store_url(request: pytest.FixtureRequest) -> str:
+    """The URL of a fresh, empty store in a database, once for each kind."""
+    return _store_url(request)
+
+
+@pytest.fixture(params=REDIS_STORES)
+def redis_store_url(request: pytest.FixtureRequest) -> str:
+    """The URL of a fresh, empty store on Redis or Valkey, once for each kind."""
+    return _store_url(request)
+
+
+def _store_url(request: pytest.FixtureRequest) -> str:
+    if request.param in NAMED:
+        return str(request.getfixturevalue("named_redis")(request.param).fresh())
+    return str(request.getfixturevalue(f"{request.param}_url"))
 
 
 @contextmanager
-def _serving(server_class: type[AnyServer]) -> Iterator[AnyServer]:
+def _serving(kind: str, make: Callable[[], AnyServer]) -> Iterator[AnyServer]:
     """A running server. Where none can be had, its tests are left out, or fail if they are required."""
     try:
-        server = server_class()
+        server = make()
     except ServerUnavailableError as missing:
-        required = os.environ.get("REMUDA_TEST_REQUIRE", "").split(",")
-        if server_class.kind in required:
+        if kind in REQUIRED:
             raise
         pytest.skip(str(missing))
     with server:

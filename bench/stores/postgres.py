@@ -14,6 +14,8 @@ REPORTED = ("server_version", "fsync", "synchronous_commit", "full_page_writes",
 class Server:
     """A running server; ``facts`` are its version and the settings that weigh on the figures."""
 
+    latency_rate = 200
+
     def __init__(self, server: Any) -> None:
         self._server = server
         self._numbers = itertools.count(1)

@@ -12,6 +12,8 @@ from pathlib import Path
 class Server:
     """No server: hands out files."""
 
+    latency_rate = 200
+
     def __init__(self, directory: Path) -> None:
         self.facts = {"version": sqlite3.sqlite_version, "pragmas": "each peer's own, in its settings"}
         self._directory = directory

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         InvalidJobError,
         OversizeError,
         QueueClosedError,
+        QueueFullError,
         RemudaError,
         SchemaError,
         StoreError,
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
         UnrecoverableError,
     )
     from remuda.lifecycle import Reason, State
-    from remuda.message import Added, DeadLetter, JobRecord, NewJob, Replayed, Stats
+    from remuda.message import Added, DeadLetter, JobRecord, NewJob, Replayed, Result, Stats
     from remuda.queue import Queue
+    from remuda.rate import RateLimit
     from remuda.retry import Constant, Exponential, Linear, NoRetry
     from remuda.stores import open_store
     from remuda.sync import SyncQueue
@@ -42,6 +44,7 @@ _HOMES = {
         "InvalidJobError",
         "OversizeError",
         "QueueClosedError",
+        "QueueFullError",
         "RemudaError",
         "SchemaError",
         "StoreError",
@@ -49,8 +52,9 @@ _HOMES = {
         "UnrecoverableError",
     ),
     "remuda.lifecycle": ("Reason", "State"),
-    "remuda.message": ("Added", "DeadLetter", "JobRecord", "NewJob", "Replayed", "Stats"),
+    "remuda.message": ("Added", "DeadLetter", "JobRecord", "NewJob", "Replayed", "Result", "Stats"),
     "remuda.queue": ("Queue",),
+    "remuda.rate": ("RateLimit",),
     "remuda.retry": ("Constant", "Exponential", "Linear", "NoRetry"),
     "remuda.stores": ("open_store",),
     "remuda.sync": ("SyncQueue",),
@@ -78,9 +82,12 @@ __all__ = [
     "PayloadFormat",
     "Queue",
     "QueueClosedError",
+    "QueueFullError",
+    "RateLimit",
     "Reason",
     "RemudaError",
     "Replayed",
+    "Result",
     "Retention",
     "SchemaError",
     "State",

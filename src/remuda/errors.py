@@ -21,6 +21,10 @@ class OversizeError(InvalidJobError):
     """A payload is larger than the queue allows; nothing was written."""
 
 
+class QueueFullError(RemudaError):
+    """The queue holds as many jobs as it may; nothing was written. Try again when some have ended."""
+
+
 class DecodeError(RemudaError):
     """Bytes in the store are not what their content type says, or not of the type the handler asked for."""
 

@@ -72,8 +72,8 @@ JOB_MOVES: Mapping[tuple[State | None, State], str] = MappingProxyType(
         (State.PROCESSING, State.FAILED): "rejected, expired, poison, or out of attempts: a dead letter",
         (State.PROCESSING, State.PENDING): "given back unstarted, or recovered from a dead worker",
         (State.FAILED, State.PENDING): "replayed with a fresh budget",
-        (State.PENDING, State.REMOVED): "purged by an operator",
-        (State.RETRYABLE, State.REMOVED): "purged by an operator",
+        (State.PENDING, State.REMOVED): "purged by an operator, or cancelled",
+        (State.RETRYABLE, State.REMOVED): "purged by an operator, or cancelled",
         (State.FAILED, State.REMOVED): "dropped by an operator, or past its retention",
     }
 )

@@ -27,6 +27,7 @@ class NewJob(msgspec.Struct, frozen=True):
     retry            a policy for this job alone, instead of the worker's
     job_id           an id of your own; a second job with it is not added while the first lives …
     unique_for       … nor for this long after it has ended
+    rate_key         counts against the queue's limit for each key (`Queue.limit_rate`)
     """
 
     name: str
@@ -40,6 +41,7 @@ class NewJob(msgspec.Struct, frozen=True):
     retry: RetryPolicy | None = None
     job_id: str | None = None
     unique_for: timedelta | None = None
+    rate_key: str | None = None
 
 
 class Added(msgspec.Struct, frozen=True):
@@ -47,6 +49,12 @@ class Added(msgspec.Struct, frozen=True):
 
     id: str
     new: bool
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What a job's handler returned. It may well be None, which is not the same as no result."""
+
+    value: Any
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +82,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     error_type: str | None = None
     error_message: str | None = None
     error_trace: str | None = None
+    rate_key: str | None = None
     foreign: bool = False
 
     def value(self) -> Any:

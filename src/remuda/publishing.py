@@ -72,11 +72,12 @@ def _encode(
         retry=_packed_retry(job),
         unique=job.job_id is not None,
         unique_for=_unique_for(job),
+        rate_key=None if job.rate_key is None else check_name(job.rate_key, "a rate key", InvalidJobError),
     )
 
 
 def _has_no_options(job: NewJob) -> bool:
-    """The job of a bulk load: spares it nine checks of what is not there."""
+    """The job of a bulk load: spares it ten checks of what is not there."""
     return (
         job.priority == 0
         and job.delay is None
@@ -87,6 +88,7 @@ def _has_no_options(job: NewJob) -> bool:
         and job.retry is None
         and job.job_id is None
         and job.unique_for is None
+        and job.rate_key is None
     )
 
 
@@ -135,6 +137,14 @@ def _moment(
         raise InvalidJobError(
             f"{moment_name} of job {name!r} is more than {MAX_DELAY.days} days away: {moment}"
         )
+    return moment
+
+
+def moment_to_run(job_id: str, *, delay: timedelta | None, at: datetime | None, now: datetime) -> datetime:
+    """When a job that waits is to run instead, checked as when it is added."""
+    moment = _moment(job_id, "delay", delay, "at", at, now)
+    if moment is None:
+        raise InvalidJobError(f"job {job_id!r} is to run at another time, but when? Give delay or at")
     return moment
 
 

@@ -10,15 +10,16 @@ from types import TracebackType
 from typing import Any, Self
 
 from remuda.clock import Clock
-from remuda.codec import DEFAULT_MAX_PAYLOAD_BYTES, PayloadFormat, check_name
+from remuda.codec import DEFAULT_MAX_PAYLOAD_BYTES, PayloadFormat, check_name, decode_payload
 from remuda.dead_letters import DeadLetters
 from remuda.errors import ConfigurationError, QueueClosedError
 from remuda.identity import make_identity
 from remuda.ids import IdMaker
 from remuda.lifecycle import State
 from remuda.merging import MergingAdder
-from remuda.message import Added, JobRecord, NewJob, Stats
-from remuda.publishing import encode_jobs
+from remuda.message import Added, JobRecord, NewJob, Result, Stats
+from remuda.publishing import encode_jobs, moment_to_run
+from remuda.rate import RateLimit, RateLimits
 from remuda.retry import RetryPolicy
 from remuda.stores import open_store
 from remuda.stores.contract import Capabilities, EncodedJob, Store
@@ -35,6 +36,7 @@ class Queue:
 
     `store` is a URL, or a store that several queues share (and that their owner closes).
     `payload_format` is how payloads are written; both msgpack and JSON are always read.
+    `max_live` is how many jobs may be there that have not ended: an add beyond it is a `QueueFullError`.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Queue:
         *,
         payload_format: PayloadFormat | str = PayloadFormat.MSGPACK,
         max_payload_bytes: int = DEFAULT_MAX_PAYLOAD_BYTES,
+        max_live: int | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.name = check_name(name, "a queue's name", ConfigurationError)
@@ -57,9 +60,12 @@ class Queue:
         if max_payload_bytes < 1:
             raise ConfigurationError(f"max_payload_bytes must be at least 1, not {max_payload_bytes}")
         self.max_payload_bytes = max_payload_bytes
+        if max_live is not None and max_live < 1:
+            raise ConfigurationError(f"max_live must be at least 1, or None for no limit, not {max_live}")
+        self.max_live = max_live
         self.who = make_identity("client")
         self.dead = DeadLetters(self)
-        self._adder = MergingAdder(self.store, self.name, self.who)
+        self._adder = MergingAdder(self.store, self.name, self.who, max_live=max_live)
         self._ids = IdMaker()
         self._closed = False
         self._adding = 0
@@ -110,6 +116,7 @@ class Queue:
         expires_in: timedelta | None = None,
         expires_at: datetime | None = None,
         retry: RetryPolicy | None = None,
+        rate_key: str | None = None,
         connection: Any = None,
     ) -> str:
         """Add one job and return its id when it is durable.
@@ -127,6 +134,7 @@ class Queue:
             expires_in=expires_in,
             expires_at=expires_at,
             retry=retry,
+            rate_key=rate_key,
         )
         return (await self._add_one(job, connection)).id
 
@@ -144,6 +152,7 @@ class Queue:
         expires_in: timedelta | None = None,
         expires_at: datetime | None = None,
         retry: RetryPolicy | None = None,
+        rate_key: str | None = None,
         connection: Any = None,
     ) -> Added:
         """Add a job unless one with this id lives, or ended less than `unique_for` ago."""
@@ -159,6 +168,7 @@ class Queue:
             retry=retry,
             job_id=job_id,
             unique_for=unique_for,
+            rate_key=rate_key,
         )
         return await self._add_one(job, connection)
 
@@ -171,7 +181,7 @@ class Queue:
         encoded = self.encode(list(jobs))
         if encoded:
             with self._under_way():
-                await self.store.add(self.name, encoded, who=self.who, connection=connection)
+                await self._write(encoded, connection)
         return [job.id for job in encoded]
 
     async def _add_one(self, job: NewJob, connection: Any) -> Added:
@@ -181,8 +191,13 @@ class Queue:
             if connection is None:
                 new = await self._adder.add(encoded)
             else:
-                (new,) = await self.store.add(self.name, [encoded], who=self.who, connection=connection)
+                (new,) = await self._write([encoded], connection)
         return Added(encoded.id, new)
+
+    async def _write(self, jobs: list[EncodedJob], connection: Any) -> list[bool]:
+        return await self.store.add(
+            self.name, jobs, who=self.who, connection=connection, max_live=self.max_live
+        )
 
     @contextlib.contextmanager
     def _under_way(self) -> Iterator[None]:
@@ -236,6 +251,16 @@ class Queue:
             return []  # only the trail knows them
         return await self.store.jobs(self.name, state=wanted, name=name, limit=limit)
 
+    async def result(self, job_id: str) -> Result | None:
+        """What the job's handler returned, on a worker with `store_results`; None when nothing is kept.
+
+        >>> result = await reports.result(job_id)
+        >>> if result is not None: print(result.value)
+        """
+        self.check_open()
+        kept = await self.store.result(self.name, job_id)
+        return None if kept is None else Result(decode_payload(kept, None))
+
     async def transitions(self, *, after: int = 0) -> AsyncIterator[Transition]:
         """Every recorded state change after a sequence number, in order, up to now."""
         self.check_open()
@@ -261,7 +286,46 @@ class Queue:
                 found.append(transition)
         return found
 
+    # -- changing what waits
+
+    async def cancel(self, *job_ids: str) -> list[str]:
+        """Remove jobs that wait, recorded in the trail; the ids of those that did.
+
+        One that is running, or has ended, stays as it is.
+        """
+        self.check_open()
+        for job_id in job_ids:
+            if not isinstance(job_id, str):
+                raise ConfigurationError(f"cancel takes ids, one after another, not {job_id!r:.100}")
+        return await self.store.cancel(self.name, job_ids, who=self.who) if job_ids else []
+
+    async def reschedule(
+        self, job_id: str, *, at: datetime | None = None, delay: timedelta | None = None
+    ) -> bool:
+        """Let a job that waits run at another time, sooner or later; False when it does not wait."""
+        await self._ready()
+        moment = moment_to_run(job_id, delay=delay, at=at, now=self.store.now())
+        return await self.store.reschedule(self.name, job_id, at=moment)
+
     # -- operating
+
+    async def limit_rate(self, *, queue: RateLimit | None = None, key: RateLimit | None = None) -> None:
+        """From now on, on all workers together: so many handler runs in a time. None is no limit.
+
+        `queue` counts every job; `key` those with the same `rate_key`, each key by itself.
+
+        >>> await mails.limit_rate(key=RateLimit(10, timedelta(seconds=1)))
+        """
+        self.check_open()
+        for limit in (queue, key):
+            if not isinstance(limit, RateLimit | None):
+                raise ConfigurationError(f"a limit is RateLimit(jobs, per) or None, not {limit!r}")
+        await self.store.set_rate_limits(self.name, RateLimits(queue=queue, key=key))
+
+    async def rate_limits(self) -> RateLimits:
+        """The limits that are set, for the queue and for each key."""
+        self.check_open()
+        return await self.store.rate_limits(self.name)
 
     async def pause(self) -> None:
         """Nothing more is handed out until `resume`, on any worker; what runs goes on."""

@@ -13,8 +13,9 @@ from typing import Any, Self, TypeVar, Unpack
 from remuda.codec import DEFAULT_MAX_PAYLOAD_BYTES, PayloadFormat
 from remuda.dead_letters import Which
 from remuda.lifecycle import State
-from remuda.message import Added, DeadLetter, JobRecord, NewJob, Replayed, Stats
+from remuda.message import Added, DeadLetter, JobRecord, NewJob, Replayed, Result, Stats
 from remuda.queue import Queue
+from remuda.rate import RateLimit, RateLimits
 from remuda.retry import RetryPolicy
 
 T = TypeVar("T")
@@ -37,13 +38,14 @@ class SyncQueue:
         *,
         payload_format: PayloadFormat | str = PayloadFormat.MSGPACK,
         max_payload_bytes: int = DEFAULT_MAX_PAYLOAD_BYTES,
+        max_live: int | None = None,
     ) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="remuda-sync", daemon=True)
         self._thread.start()
         self._closed = False
         try:
-            self._queue = self._run(_make(name, store, payload_format, max_payload_bytes))
+            self._queue = self._run(_make(name, store, payload_format, max_payload_bytes, max_live))
         except BaseException:
             self._end_loop()
             raise
@@ -80,6 +82,7 @@ class SyncQueue:
         expires_in: timedelta | None = None,
         expires_at: datetime | None = None,
         retry: RetryPolicy | None = None,
+        rate_key: str | None = None,
         connection: Any = None,
     ) -> str:
         """Add one job; its id. See `Queue.add`."""
@@ -93,6 +96,7 @@ class SyncQueue:
             expires_in=expires_in,
             expires_at=expires_at,
             retry=retry,
+            rate_key=rate_key,
         )
         return self.add_many([job], connection=connection)[0]
 
@@ -123,7 +127,13 @@ class SyncQueue:
     def _add_blocking(self, jobs: list[NewJob], connection: Any) -> tuple[list[str], list[bool]]:
         self._run(self._queue.open())
         encoded = self._queue.encode(jobs)
-        new = self._queue.store.add_blocking(self.name, encoded, who=self._queue.who, connection=connection)
+        new = self._queue.store.add_blocking(
+            self.name,
+            encoded,
+            who=self._queue.who,
+            connection=connection,
+            max_live=self._queue.max_live,
+        )
         return [job.id for job in encoded], new
 
     def stats(self) -> Stats:
@@ -136,6 +146,21 @@ class SyncQueue:
         self, *, state: State | str | None = None, name: str | None = None, limit: int = 100
     ) -> list[JobRecord]:
         return self._run(self._queue.jobs(state=state, name=name, limit=limit))
+
+    def result(self, job_id: str) -> Result | None:
+        return self._run(self._queue.result(job_id))
+
+    def cancel(self, *job_ids: str) -> list[str]:
+        return self._run(self._queue.cancel(*job_ids))
+
+    def reschedule(self, job_id: str, *, at: datetime | None = None, delay: timedelta | None = None) -> bool:
+        return self._run(self._queue.reschedule(job_id, at=at, delay=delay))
+
+    def limit_rate(self, *, queue: RateLimit | None = None, key: RateLimit | None = None) -> None:
+        self._run(self._queue.limit_rate(queue=queue, key=key))
+
+    def rate_limits(self) -> RateLimits:
+        return self._run(self._queue.rate_limits())
 
     def pause(self) -> None:
         self._run(self._queue.pause())
@@ -189,6 +214,14 @@ async def _next(letters: Any) -> DeadLetter:
     return letter
 
 
-async def _make(name: str, store: str, payload_format: PayloadFormat | str, max_payload_bytes: int) -> Queue:
+async def _make(
+    name: str,
+    store: str,
+    payload_format: PayloadFormat | str,
+    max_payload_bytes: int,
+    max_live: int | None,
+) -> Queue:
     """Inside the loop, for what it holds belongs to the loop."""
-    return Queue(name, store, payload_format=payload_format, max_payload_bytes=max_payload_bytes)
+    return Queue(
+        name, store, payload_format=payload_format, max_payload_bytes=max_payload_bytes, max_live=max_live
+    )

@@ -53,13 +53,17 @@ class InlineQueue(Queue):
         )
 
     async def run_until_settled(self, worker: Worker, *, within: timedelta = timedelta(days=30)) -> int:
-        """As `run`, and move the clock to the next retry or delayed job until none is left."""
+        """As `run`, and move the clock to the next retry, delayed job or turn until none is left."""
         deadline = self.clock.now() + within
         handled = await self.run(worker)
         while True:
             waiting = [job.next_attempt_at for job in await self.jobs(limit=_ENDLESS) if job.ended_at is None]
             due = min((moment for moment in waiting if moment is not None), default=None)
+            if due is not None and due <= self.clock.now():
+                # Due, and not handed out: it waits for a turn, or for the end of a pause.
+                limit = (await self.rate_limits()).queue
+                due = None if limit is None else self.clock.now() + limit.interval
             if due is None or due > deadline:
                 return handled
-            self.clock.advance(max(timedelta(0), due - self.clock.now()))
+            self.clock.advance(due - self.clock.now())
             handled += await self.run(worker)

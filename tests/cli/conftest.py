@@ -218,9 +218,9 @@ def _closing(made: Remuda) -> Iterator[Remuda]:
 
 
 @pytest.fixture
-def remuda(store_url: str, tmp_path: Path) -> Iterator[Remuda]:
+def remuda(sql_store_url: str, tmp_path: Path) -> Iterator[Remuda]:
     """The command on a fresh store, once for each kind."""
-    with _closing(Remuda(store_url, tmp_path)) as made:
+    with _closing(Remuda(sql_store_url, tmp_path)) as made:
         yield made
 
 

@@ -38,7 +38,7 @@ def test_a_long_round_trip_does_not_spoil_what_is_known(store: SqlStore) -> None
     assert abs(offset(store) - 3 * MINUTE) < timedelta(seconds=1)
 
 
-async def test_a_real_server_on_this_machine_has_this_machines_time(store_url: str) -> None:
-    async with Queue("jobs", store_url) as queue:
+async def test_a_real_server_on_this_machine_has_this_machines_time(sql_store_url: str) -> None:
+    async with Queue("jobs", sql_store_url) as queue:
         assert isinstance(queue.store, SqlStore)
         assert abs(offset(queue.store)) < timedelta(seconds=1)

@@ -122,9 +122,9 @@ async def test_mariadb_fetches_by_the_index(mariadb_url: str, monkeypatch: pytes
             assert int(row["rows"]) <= 2_000
 
 
-async def test_a_crowd_in_another_queue_does_not_slow_a_fetch(store_url: str) -> None:
+async def test_a_crowd_in_another_queue_does_not_slow_a_fetch(sql_store_url: str) -> None:
     """The best of several fetches, with the crowd and without it, in one run."""
-    async with Queue("orders", store_url) as queue:
+    async with Queue("orders", sql_store_url) as queue:
         quick = await _best_fetch(queue)
         await crowded(queue)
         await queue.purge()

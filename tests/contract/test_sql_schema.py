@@ -49,15 +49,15 @@ def on_store(url: str) -> SqlStore:
     return store
 
 
-async def test_the_tables_are_made_once_and_found_again(store_url: str) -> None:
-    async with Queue("orders", store_url) as queue:
+async def test_the_tables_are_made_once_and_found_again(sql_store_url: str) -> None:
+    async with Queue("orders", sql_store_url) as queue:
         job_id = await queue.add("job")
-    async with Queue("orders", store_url) as queue:
+    async with Queue("orders", sql_store_url) as queue:
         assert (await record_of(queue, job_id)).state is State.PENDING
 
 
-async def test_many_programs_may_start_on_an_empty_database_at_once(store_url: str) -> None:
-    queues = [Queue("orders", store_url) for _ in range(6)]
+async def test_many_programs_may_start_on_an_empty_database_at_once(sql_store_url: str) -> None:
+    queues = [Queue("orders", sql_store_url) for _ in range(6)]
     try:
         await asyncio.gather(*(each.open() for each in queues))
         await asyncio.gather(*(each.add("job") for each in queues))
@@ -68,26 +68,26 @@ async def test_many_programs_may_start_on_an_empty_database_at_once(store_url: s
 
 
 @pytest.mark.parametrize("table", ["message", "message_archive", "message_transition", "message_queue"])
-async def test_a_missing_table_is_named(store_url: str, table: str) -> None:
-    await make_tables(store_url)
-    sql(store_url, f"DROP TABLE {table}")
+async def test_a_missing_table_is_named(sql_store_url: str, table: str) -> None:
+    await make_tables(sql_store_url)
+    sql(sql_store_url, f"DROP TABLE {table}")
     with pytest.raises(SchemaError, match=rf"table {table} is missing"):
-        await opened(store_url)
+        await opened(sql_store_url)
 
 
-async def test_a_missing_column_is_named(store_url: str) -> None:
-    await make_tables(store_url)
+async def test_a_missing_column_is_named(sql_store_url: str) -> None:
+    await make_tables(sql_store_url)
     sql(
-        store_url,
+        sql_store_url,
         "ALTER TABLE message RENAME COLUMN lease TO rental",
         "ALTER TABLE message_archive RENAME COLUMN reason TO whim",
     )
     with pytest.raises(SchemaError, match=r"message\.lease is missing.*message_archive\.reason is missing"):
-        await opened(store_url)
+        await opened(sql_store_url)
 
 
-async def test_a_column_of_the_wrong_type_is_named(store_url: str) -> None:
-    await make_tables(store_url)
+async def test_a_column_of_the_wrong_type_is_named(sql_store_url: str) -> None:
+    await make_tables(sql_store_url)
     wrong = {
         "sqlite": (
             "ALTER TABLE message RENAME COLUMN last_error TO old",
@@ -96,16 +96,16 @@ async def test_a_column_of_the_wrong_type_is_named(store_url: str) -> None:
         "postgresql": ("ALTER TABLE message ALTER COLUMN last_error TYPE bigint USING 0",),
         "mysql": ("ALTER TABLE message MODIFY COLUMN last_error BIGINT",),
     }
-    sql(store_url, *wrong[kind_of(store_url)])
+    sql(sql_store_url, *wrong[kind_of(sql_store_url)])
     with pytest.raises(SchemaError, match=r"column message\.last_error is .*INT"):
-        await opened(store_url)
+        await opened(sql_store_url)
 
 
-async def test_tables_of_a_newer_version_are_refused(store_url: str) -> None:
-    await make_tables(store_url)
-    sql(store_url, f"INSERT INTO message_schema VALUES ({SCHEMA_VERSION + 1}, '2030-01-01 00:00:00')")
+async def test_tables_of_a_newer_version_are_refused(sql_store_url: str) -> None:
+    await make_tables(sql_store_url)
+    sql(sql_store_url, f"INSERT INTO message_schema VALUES ({SCHEMA_VERSION + 1}, '2030-01-01 00:00:00')")
     with pytest.raises(SchemaError, match="newer Remuda"):
-        await opened(store_url)
+        await opened(sql_store_url)
 
 
 REFERENCE_TABLES = {
@@ -174,18 +174,18 @@ async def migrated(url: str) -> list[int]:
         await store.close()
 
 
-async def test_tables_of_the_reference_broker_are_told_to_be_migrated(store_url: str) -> None:
-    make_reference_tables(store_url)
+async def test_tables_of_the_reference_broker_are_told_to_be_migrated(sql_store_url: str) -> None:
+    make_reference_tables(sql_store_url)
     with pytest.raises(SchemaError, match="migrate"):
-        await opened(store_url)
+        await opened(sql_store_url)
 
 
-async def test_tables_of_the_reference_broker_are_migrated_with_their_messages(store_url: str) -> None:
-    make_reference_tables(store_url)
-    assert await migrated(store_url) == list(range(1, SCHEMA_VERSION + 1))
-    assert await migrated(store_url) == []
+async def test_tables_of_the_reference_broker_are_migrated_with_their_messages(sql_store_url: str) -> None:
+    make_reference_tables(sql_store_url)
+    assert await migrated(sql_store_url) == list(range(1, SCHEMA_VERSION + 1))
+    assert await migrated(sql_store_url) == []
 
-    async with Queue("orders", store_url) as queue:
+    async with Queue("orders", sql_store_url) as queue:
         stats = await queue.stats()
         assert (stats.pending, stats.processing, stats.failed) == (1, 1, 1)
         worker = make_worker(queue)
@@ -205,17 +205,17 @@ async def test_tables_of_the_reference_broker_are_migrated_with_their_messages(s
         assert (await queue.stats()).completed == 4
 
 
-async def test_a_foreign_program_can_go_on_inserting(store_url: str) -> None:
+async def test_a_foreign_program_can_go_on_inserting(sql_store_url: str) -> None:
     """It names only the columns that the reference broker knows."""
-    await make_tables(store_url)
+    await make_tables(sql_store_url)
     then = "'2020-01-01 00:00:00'"
     headed = f"""INSERT INTO message (queue, headers, payload, created_at, next_attempt_at)
         VALUES ('orders', '{{"content-type"\\: "application/json"}}', :payload, {then}, {then})"""
     bare = f"""INSERT INTO message (queue, payload, created_at, next_attempt_at)
         VALUES ('orders', :payload, {then}, {then})"""
-    sql(store_url, headed, payload=b"[1]")
-    sql(store_url, bare, payload=b"bytes")
-    async with Queue("orders", store_url) as queue:
+    sql(sql_store_url, headed, payload=b"[1]")
+    sql(sql_store_url, bare, payload=b"bytes")
+    async with Queue("orders", sql_store_url) as queue:
         waiting = await queue.jobs()
         assert [(each.foreign, each.value()) for each in waiting] == [(True, [1]), (True, b"bytes")]
         worker = make_worker(queue)
@@ -226,13 +226,13 @@ async def test_a_foreign_program_can_go_on_inserting(store_url: str) -> None:
         assert (await record_of(queue, waiting[0].id)).state is State.COMPLETED
 
 
-async def test_a_foreign_message_can_die_and_be_replayed_by_its_number(store_url: str) -> None:
-    await make_tables(store_url)
+async def test_a_foreign_message_can_die_and_be_replayed_by_its_number(sql_store_url: str) -> None:
+    await make_tables(sql_store_url)
     then = "'2020-01-01 00:00:00'"
     bare = f"""INSERT INTO message (queue, payload, created_at, next_attempt_at)
         VALUES ('orders', :payload, {then}, {then})"""
-    sql(store_url, bare, payload=b"bytes")
-    async with Queue("orders", store_url) as queue:
+    sql(sql_store_url, bare, payload=b"bytes")
+    async with Queue("orders", sql_store_url) as queue:
         (foreign,) = await queue.jobs()
         worker = make_worker(queue, ack_policy="reject_on_error")
 
@@ -248,18 +248,18 @@ async def test_a_foreign_message_can_die_and_be_replayed_by_its_number(store_url
         assert [each.id for each in await fetch(queue)] == [foreign.id]
 
 
-async def test_a_half_made_schema_is_completed_by_migrating(store_url: str) -> None:
-    await make_tables(store_url)
-    drop = "ON message" if kind_of(store_url) == "mysql" else ""
-    sql(store_url, "DROP TABLE message_transition", f"DROP INDEX message_job_id {drop}")
-    await migrated(store_url)
+async def test_a_half_made_schema_is_completed_by_migrating(sql_store_url: str) -> None:
+    await make_tables(sql_store_url)
+    drop = "ON message" if kind_of(sql_store_url) == "mysql" else ""
+    sql(sql_store_url, "DROP TABLE message_transition", f"DROP INDEX message_job_id {drop}")
+    await migrated(sql_store_url)
 
     def look(connection: Connection) -> set[str | None]:
         return {each["name"] for each in inspect(connection).get_indexes("message")}
 
-    store = on_store(store_url)
+    store = on_store(sql_store_url)
     async with store:
         assert "message_job_id" in await store.run_sync(look)
-    async with Queue("orders", store_url) as queue:
+    async with Queue("orders", sql_store_url) as queue:
         await queue.add("job")
         assert len(await checked_trail(queue)) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from sqlalchemy import update
 
 from remuda import Queue
@@ -10,6 +11,12 @@ from remuda.stores.sql.moments import naive
 from remuda.stores.sql.schema import message
 from remuda.stores.sql.store import SqlStore
 from tests.contract.workbench import LEASE, MINUTE, acked, fetch_one, recover, settle
+
+
+@pytest.fixture
+def store_url(sql_store_url: str) -> str:
+    """The queue is in a database."""
+    return sql_store_url
 
 
 async def test_a_lease_that_ended_before_the_message_was_acquired_is_nobodys(

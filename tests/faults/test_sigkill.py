@@ -33,15 +33,15 @@ OPTIONS = {
 
 
 async def test_workers_killed_at_random_moments_lose_nothing_and_share_nothing(
-    store_url: str, processes: Processes
+    sql_store_url: str, processes: Processes
 ) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")  # noqa: T201 - pytest shows it with a failure
     rng = random.Random(seed)
-    async with Queue("jobs", store_url) as queue:
-        ids = await _add(queue, JOBS[store_url.partition(":")[0]], rng)
+    async with Queue("jobs", sql_store_url) as queue:
+        ids = await _add(queue, JOBS[sql_store_url.partition(":")[0]], rng)
 
-        kills = await _kill_while_they_work(queue, processes, store_url, len(ids), rng)
+        kills = await _kill_while_they_work(queue, processes, sql_store_url, len(ids), rng)
         assert not overlaps(runs_of(processes.started))
         await _all_completed(queue, len(ids))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from remuda.errors import StoreError, StoreUnavailableError
+from remuda.errors import QueueFullError, StoreError, StoreUnavailableError
 from remuda.merging import MERGED_AT_MOST, MergingAdder
 from remuda.stores.contract import EncodedJob
 
@@ -17,15 +17,22 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 class FakeStore:
-    """Takes one batch at a time, and only when it is let; refuses what is called `bad`."""
+    """Takes one batch at a time, and only when it is let; refuses what is called `bad`, or is too much."""
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
         self.gate = asyncio.Event()
         self.down = False
+        self.live = 0
 
     async def add(
-        self, queue: str, jobs: Sequence[EncodedJob], *, who: str, connection: Any = None
+        self,
+        queue: str,
+        jobs: Sequence[EncodedJob],
+        *,
+        who: str,
+        connection: Any = None,
+        max_live: int | None = None,
     ) -> list[bool]:
         ids = [job.id for job in jobs]
         self.batches.append(ids)
@@ -34,7 +41,11 @@ class FakeStore:
             raise StoreUnavailableError("gone")
         if any(each.startswith("bad") for each in ids):
             raise StoreError("one of them is bad")
-        return [not each.startswith("old") for each in ids]
+        new = [not each.startswith("old") for each in ids]
+        if max_live is not None and sum(new) and self.live + sum(new) > max_live:
+            raise QueueFullError("no room")
+        self.live += sum(new)
+        return new
 
     @property
     def added(self) -> list[str]:
@@ -42,7 +53,8 @@ class FakeStore:
 
 
 def job(job_id: str) -> EncodedJob:
-    return EncodedJob(id=job_id, name="job", payload=b"", next_attempt_at=NOW)
+    unique = job_id.startswith("old")
+    return EncodedJob(id=job_id, name="job", payload=b"", next_attempt_at=NOW, unique=unique)
 
 
 def start(adder: MergingAdder, *ids: str) -> list[asyncio.Task[bool]]:
@@ -136,3 +148,25 @@ async def test_a_caller_that_gives_up_takes_nobody_with_it(store: FakeStore, add
     for each in tasks[:2]:
         with pytest.raises(asyncio.CancelledError):
             await each
+
+
+async def test_a_full_queue_takes_what_it_has_room_for_and_refuses_the_rest(store: FakeStore) -> None:
+    adder = MergingAdder(store, "orders", "me", max_live=4)  # type: ignore[arg-type]
+    tasks = start(adder, *(f"id-{n}" for n in range(400)), "old-a", "old-b")
+    await asyncio.sleep(0)
+    store.gate.set()
+    *plain, first_old, second_old = await asyncio.gather(*tasks, return_exceptions=True)
+    assert plain[:4] == [True] * 4
+    assert {type(each) for each in plain[4:]} == {QueueFullError}
+    assert [first_old, second_old] == [False, False]  # there already: they need no room
+    assert len(store.batches) < 40  # not one by one
+
+
+async def test_a_full_queue_takes_jobs_again_when_some_have_ended(store: FakeStore) -> None:
+    adder = MergingAdder(store, "orders", "me", max_live=1)  # type: ignore[arg-type]
+    store.gate.set()
+    assert await adder.add(job("a"))
+    with pytest.raises(QueueFullError):
+        await adder.add(job("b"))
+    store.live = 0
+    assert await adder.add(job("b"))

@@ -1,4 +1,4 @@
-"""Where messages live. `contract` says what a store does; `sql` (and later `redis`) do it.
+"""Where messages live. `contract` says what a store does; `sql` and `redis` do it.
 
 From outside this folder only `open_store` and what `contract` defines may be touched.
 """
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from remuda.stores.contract import Store
 
 SQL_SCHEMES = ("sqlite", "postgresql", "postgres", "mysql", "mariadb")
+REDIS_SCHEMES = ("redis", "rediss", "valkey", "valkeys", "unix")
 
 
 def open_store(url: str, *, clock: Clock | None = None) -> Store:
@@ -26,8 +27,13 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
         from remuda.stores.sql import open_sql_store
 
         return open_sql_store(url, clock=clock)
+    if scheme in REDIS_SCHEMES and "://" in url:
+        from remuda.stores.redis import open_redis_store
+
+        return open_redis_store(url, clock=clock)
     raise ConfigurationError(
-        f"no store is known for {redact(url)!r}; a URL begins with sqlite:///, postgresql:// or mysql://"
+        f"no store is known for {redact(url)!r}; a URL begins with sqlite:///, postgresql://, mysql://, "
+        "redis:// or valkey://"
     )
 
 

@@ -17,6 +17,7 @@ import msgspec
 
 from remuda.lifecycle import State
 from remuda.message import DeadLetter, DeadLetterFilter, JobRecord, Replayed, Stats
+from remuda.rate import RateLimits
 from remuda.transition import Transition
 
 _FAR_AWAY = datetime.max.replace(tzinfo=UTC)
@@ -35,12 +36,22 @@ class EncodedJob(msgspec.Struct, frozen=True, kw_only=True):
     retry: bytes | None = None
     unique: bool = False
     unique_for: timedelta | None = None
+    rate_key: str | None = None
+
+
+class Defect(NamedTuple):
+    """What a store found wrong with a message: why it cannot be a job (a dead letter's reason), in words."""
+
+    reason: str
+    message: str
 
 
 class Delivery(msgspec.Struct, kw_only=True, eq=False):
     """One hand-over of a job to a worker. `(key, lease)` identifies it; a later one has another lease.
 
     `leased_until` is set by `fetch` and moved by `extend`; a holder notes in `lost` that it is over.
+    `slot_at` is set on a job that was put back until its turn under a rate limit: it has its turn now.
+    `defect` is set on a message that no handler can be given: it is to become a dead letter.
     """
 
     key: Any
@@ -58,7 +69,10 @@ class Delivery(msgspec.Struct, kw_only=True, eq=False):
     first_attempt_at: datetime | None = None
     expires_at: datetime | None = None
     retry: bytes | None = None
+    rate_key: str | None = None
+    slot_at: datetime | None = None
     foreign: bool = False
+    defect: Defect | None = None
     leased_until: datetime = _FAR_AWAY
     lost: bool = False
 
@@ -84,6 +98,8 @@ class Settlement(msgspec.Struct, kw_only=True, eq=False):
     reason: str | None = None
     failure: Failure | None = None
     keep: bool = True  # a completed job goes to the archive
+    result: bytes | None = None  # what the handler returned, encoded; None: nothing is to be kept
+    result_ttl: timedelta = timedelta(hours=1)
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,12 +107,18 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
     wake          how an idle worker in another process learns of a new job: `notify`, `watch` or `poll`
     transactional  a job can be added inside the caller's own transaction
+    renew_within   leases must be renewed at least this often, whatever their length; None: no such rule
+    completed_kept  completed jobs that the archive holds at most; None: as many as retention leaves
+    features       newer abilities of the server that are in use
     """
 
     backend: str
     version: str
     wake: str
     transactional: bool
+    renew_within: timedelta | None = None
+    completed_kept: int | None = None
+    features: tuple[str, ...] = ()
 
 
 class TrailPage(msgspec.Struct, frozen=True):
@@ -172,13 +194,28 @@ class Store(ABC):
 
     @abstractmethod
     async def add(
-        self, queue: str, jobs: Sequence[EncodedJob], *, who: str, connection: Any = None
+        self,
+        queue: str,
+        jobs: Sequence[EncodedJob],
+        *,
+        who: str,
+        connection: Any = None,
+        max_live: int | None = None,
     ) -> list[bool]:
-        """Add all of them or none; for each whether it is new. `connection`: the caller's transaction."""
+        """Add all of them or none; for each whether it is new. `connection`: the caller's transaction.
+
+        `QueueFullError` when the queue would then hold more than `max_live` jobs that have not ended.
+        """
 
     @abstractmethod
     def add_blocking(
-        self, queue: str, jobs: Sequence[EncodedJob], *, who: str, connection: Any
+        self,
+        queue: str,
+        jobs: Sequence[EncodedJob],
+        *,
+        who: str,
+        connection: Any,
+        max_live: int | None = None,
     ) -> list[bool]:
         """`add` inside the transaction of a program without an event loop."""
 
@@ -191,10 +228,12 @@ class Store(ABC):
         lease: timedelta,
         who: str,
         suspects: Suspects = NO_SUSPECTS,
+        lowest_first: bool = False,
     ) -> list[Delivery]:
         """Acquire up to `limit` due jobs, by priority, then by `next_attempt_at`. None while paused.
 
         `suspects` says which jobs count as such, and whether they are left out or asked for.
+        `lowest_first` turns the order of priorities round: now and then, so that no level starves.
         """
 
     @abstractmethod
@@ -206,8 +245,20 @@ class Store(ABC):
         """Renew the leases; gives back the deliveries whose lease was lost."""
 
     @abstractmethod
-    async def release(self, queue: str, deliveries: Sequence[Delivery], *, who: str, counted: bool) -> None:
-        """Put deliveries back as PENDING; unless `counted`, as if they had never been delivered."""
+    async def release(
+        self,
+        queue: str,
+        deliveries: Sequence[Delivery],
+        *,
+        who: str,
+        counted: bool,
+        until: Sequence[datetime] | None = None,
+    ) -> None:
+        """Put deliveries back as PENDING; unless `counted`, as if they had never been delivered.
+
+        With `until` (one moment for each) they wait for their turn under a rate limit: that moment
+        becomes their `next_attempt_at`, and their `slot_at` when they are fetched again.
+        """
 
     @abstractmethod
     async def recover(self, queue: str, *, timeout: timedelta, who: str) -> list[str]:
@@ -220,6 +271,33 @@ class Store(ABC):
     @abstractmethod
     def watch(self, queue: str) -> Wakeup:
         """From now on be told when a job may have become due. Close it when it is not needed any more."""
+
+    # -- rate limits
+
+    @abstractmethod
+    async def set_rate_limits(self, queue: str, limits: RateLimits) -> None:
+        """From now on, on every worker. Survives restarts."""
+
+    @abstractmethod
+    async def rate_limits(self, queue: str) -> RateLimits:
+        """What was set; no limits where nothing was."""
+
+    @abstractmethod
+    async def take_turns(self, queue: str, *, wanted: int) -> int:
+        """Take up to `wanted` turns from the queue's own limit now; how many there were.
+
+        A negative `wanted` gives turns back that were not used.
+        """
+
+    @abstractmethod
+    async def book(self, queue: str, keys: Sequence[str]) -> list[datetime]:
+        """One turn for each rate key, in order: the moment from which it may be used, now or later."""
+
+    # -- results
+
+    @abstractmethod
+    async def result(self, queue: str, job_id: str) -> bytes | None:
+        """What a settlement kept as the job's result; None when there is none, or its time is over."""
 
     # -- dead letters
 
@@ -269,6 +347,14 @@ class Store(ABC):
     @abstractmethod
     async def jobs(self, queue: str, *, state: State | None, name: str | None, limit: int) -> list[JobRecord]:
         """Jobs in the order in which they would run; ended ones newest first."""
+
+    @abstractmethod
+    async def cancel(self, queue: str, job_ids: Sequence[str], *, who: str) -> list[str]:
+        """Remove waiting jobs, recorded as `cancelled`; the ids of those that were still waiting."""
+
+    @abstractmethod
+    async def reschedule(self, queue: str, job_id: str, *, at: datetime) -> bool:
+        """Give a waiting job another `next_attempt_at`; False when it does not wait (any more)."""
 
     @abstractmethod
     async def pause(self, queue: str) -> None:

@@ -13,7 +13,7 @@ from remuda.errors import ConfigurationError, DecodeError, NoHandlerError
 from remuda.worker.job import Job
 
 AnyHandler: TypeAlias = Callable[..., Any]
-Middleware: TypeAlias = Callable[[Job, Callable[[], Awaitable[None]]], Awaitable[None]]
+Middleware: TypeAlias = Callable[[Job, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 
 _PLAIN = (Any, object, inspect.Parameter.empty)
 

@@ -1,4 +1,4 @@
-"""The intake: asks the store for work, and keeps a suspect apart from the rest.
+"""The intake: asks the store for work, as the rate limits allow, and keeps a suspect apart from the rest.
 
 A suspect is a job on its last allowed delivery of which an earlier one was never settled: it may be
 poison. A worker holds one at a time and runs it alone, so that if it takes the worker down it takes
@@ -8,47 +8,107 @@ nobody's last delivery with it. See docs/decisions/004.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from datetime import timedelta
 
 from remuda.errors import StoreUnavailableError
-from remuda.stores.contract import Delivery, Store, Suspects
+from remuda.stores.contract import NO_SUSPECTS, Delivery, Store, Suspects
 from remuda.worker.options import WorkerOptions
+from remuda.worker.turns import Turns
 
 SUSPECTS_EVERY_S = 1.0  # while there is enough other work, how often to look for a suspect
+# While there is more work than a fetch can hold, one fetch in so many begins with the lowest priority:
+# often enough that it gets somewhere, seldom enough that the highest hardly notices.
+LOWEST_FIRST_EVERY = 10
+
+
+class Fairness:
+    """When to begin with the lowest priority. Only full fetches count: after others nobody has to wait."""
+
+    def __init__(self) -> None:
+        self._full_fetches = 0
+
+    @property
+    def lowest_first(self) -> bool:
+        return self._full_fetches >= LOWEST_FIRST_EVERY - 1
+
+    def note(self, *, full: bool) -> None:
+        """A fetch has come back."""
+        self._full_fetches = 0 if self.lowest_first or not full else self._full_fetches + 1
 
 
 class Intake:
-    """Fetches for one worker."""
+    """Fetches for one worker.
 
-    def __init__(self, store: Store, queue: str, who: str, options: WorkerOptions) -> None:
+    more          whether the last fetch may have left due jobs that can be had at once
+    out_of_turns  … or that have to wait for turns under the queue's rate limit
+    """
+
+    def __init__(
+        self, store: Store, queue: str, who: str, options: WorkerOptions, fairness: Fairness
+    ) -> None:
         self._store = store
         self._queue = queue
         self._who = who
         self._options = options
+        self._fairness = fairness
+        self._turns = Turns(store, queue, who)
         self._looked_at = 0.0
+        self.more = False
+        self.out_of_turns = False
         self.suspect: Delivery | None = None
         self._suspect_ended = asyncio.Event()
 
     async def fetch(self, limit: int) -> list[Delivery]:
-        """Due jobs; among them at most one suspect, and none while there is one."""
-        options = self._options
-        lease, last = options.release_stuck_timeout, options.max_deliveries
+        """Due jobs whose turn it is; among them at most one suspect, and none while there is one."""
+        await self._turns.look()
+        granted = await self._turns.take(limit)
+        fetched = await self._fetch(granted) if granted else []
+        kept = await self._turns.of_now(fetched)
+        await self._turns.give_back_all_but(len(kept))
+        if self.suspect in fetched and self.suspect not in kept:
+            self.end_suspect()
+        full = len(fetched) >= granted
+        # Turns of jobs that were put back can be taken again.
+        self.more = full and (granted == limit or len(kept) < len(fetched))
+        self.out_of_turns = full and not self.more
+        return kept
+
+    async def _fetch(self, limit: int) -> list[Delivery]:
+        last = self._options.max_deliveries
         if last is None or last < 2:
-            return await self._store.fetch(self._queue, limit=limit, lease=lease, who=self._who)
-        deliveries = await self._store.fetch(
-            self._queue, limit=limit, lease=lease, who=self._who, suspects=Suspects(last - 1, only=False)
-        )
+            return await self._fetch_some(limit, NO_SUSPECTS)
+        deliveries = await self._fetch_some(limit, Suspects(last - 1, only=False))
         now = asyncio.get_running_loop().time()
-        if self.suspect is None and (len(deliveries) < limit or now - self._looked_at > SUSPECTS_EVERY_S):
+        has_room = len(deliveries) < limit
+        if self.suspect is None and (has_room or now - self._looked_at > SUSPECTS_EVERY_S):
             self._looked_at = now
-            found = await self._store.fetch(
-                self._queue, limit=1, lease=lease, who=self._who, suspects=Suspects(last - 1, only=True)
-            )
-            if found:
-                self.suspect = found[0]
-                self._suspect_ended.clear()
-                deliveries += found
+            # What is in hand is not lost with the store: the next fetch will notice.
+            with contextlib.suppress(StoreUnavailableError):
+                if has_room or await self._turns.take(1):
+                    deliveries += await self._fetch_suspect(Suspects(last - 1, only=True))
         return deliveries
+
+    async def _fetch_some(self, limit: int, suspects: Suspects) -> list[Delivery]:
+        deliveries = await self._store.fetch(
+            self._queue,
+            limit=limit,
+            lease=self._options.release_stuck_timeout,
+            who=self._who,
+            suspects=suspects,
+            lowest_first=self._fairness.lowest_first,
+        )
+        self._fairness.note(full=len(deliveries) >= limit)
+        return deliveries
+
+    async def _fetch_suspect(self, suspects: Suspects) -> list[Delivery]:
+        found = await self._store.fetch(
+            self._queue, limit=1, lease=self._options.release_stuck_timeout, who=self._who, suspects=suspects
+        )
+        if found:
+            self.suspect = found[0]
+            self._suspect_ended.clear()
+        return found
 
     async def suspect_ended(self) -> None:
         """Wait until there is no suspect any more."""
@@ -58,6 +118,11 @@ class Intake:
     def end_suspect(self) -> None:
         self.suspect = None
         self._suspect_ended.set()
+
+    @property
+    def pause(self) -> timedelta:
+        """How long to wait for turns."""
+        return min(self._options.max_fetch_interval, self._turns.pause)
 
     async def idle_time(self) -> timedelta:
         """Until the next job is due, as far as that is known, and no longer than `max_fetch_interval`.

@@ -54,6 +54,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     handler_timeout         how long one handler run may take; None for no limit
     max_payload_bytes       a larger payload is a dead letter, `oversize`
     archive_completed       keep completed jobs in the archive at all
+    store_results           keep what handlers return, for `Queue.result` …
+    result_ttl              … for this long
     """
 
     concurrency: int = 10
@@ -71,6 +73,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     handler_timeout: timedelta | None = None
     max_payload_bytes: int = 16 * 1024 * 1024
     archive_completed: bool = True
+    store_results: bool = False
+    result_ttl: timedelta = timedelta(hours=1)
     retention: Retention = Retention()
 
     def __post_init__(self) -> None:
@@ -83,7 +87,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("min_fetch_interval", "max_fetch_interval", "flush_interval", "graceful_timeout"):
             if getattr(self, name) < timedelta(0):
                 raise ConfigurationError(f"{name} must not be negative, not {getattr(self, name)}")
-        for name in ("release_stuck_timeout", "release_stuck_interval"):
+        for name in ("release_stuck_timeout", "release_stuck_interval", "result_ttl"):
             if getattr(self, name) <= timedelta(0):
                 raise ConfigurationError(f"{name} must be more than nought, not {getattr(self, name)}")
         if self.handler_timeout is not None and self.handler_timeout <= timedelta(0):

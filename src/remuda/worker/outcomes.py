@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import traceback
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from remuda.errors import JobRejectedError
 from remuda.lifecycle import Reason, State
@@ -51,7 +51,9 @@ def _storable(text: str, limit: int, *, keep_end: bool = False) -> str:
 def unheard(
     delivery: Delivery, *, now: datetime, max_deliveries: int | None, max_payload_bytes: int
 ) -> Settlement | None:
-    """The end of a delivery whose handler must not run: poison, expired, oversize; None if it may."""
+    """The end of a delivery whose handler must not run: unreadable, poison, expired, oversize; None if it may."""
+    if delivery.defect is not None:
+        return _dead_unheard(delivery, Reason(delivery.defect.reason), delivery.defect.message)
     if max_deliveries is not None and delivery.deliveries > max_deliveries:
         return _dead_unheard(
             delivery,
@@ -91,11 +93,20 @@ def settle_run(
     now: datetime,
     rng: random.Random,
     keep: bool = True,
+    result: bytes | None = None,
+    result_ttl: timedelta = timedelta(hours=1),
 ) -> Settlement:
     """What becomes of a delivery whose handler has run, by its own word or by the policies."""
     word = verdict.word if verdict is not None else _implied(ack_policy, error)
     if word == "ack":
-        return Settlement(delivery=delivery, state=State.COMPLETED, started_at=started_at, keep=keep)
+        return Settlement(
+            delivery=delivery,
+            state=State.COMPLETED,
+            started_at=started_at,
+            keep=keep,
+            result=result,
+            result_ttl=result_ttl,
+        )
     if word == "nack":
         return _nacked(delivery, started_at, verdict, error, retry, now, rng)
     if error is None:

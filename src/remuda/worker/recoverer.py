@@ -60,8 +60,7 @@ class Recoverer:
         now = self._store.now()
         completed = None if retention.completed is None else now - retention.completed
         failed = None if retention.failed is None else now - retention.failed
-        if completed is None and failed is None:
-            return
+        # Even where every job is kept: results are over, and buckets of turns full.
         while await self._store.prune(
             self._queue,
             completed_before=completed,

@@ -9,10 +9,10 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
-from remuda.codec import CONTENT_TYPE, decode_headers, decode_payload
-from remuda.errors import DecodeError, HandlerTimeoutError
+from remuda.codec import CONTENT_TYPE, decode_headers, decode_payload, encode_payload
+from remuda.errors import DecodeError, HandlerTimeoutError, InvalidJobError
 from remuda.lifecycle import Reason, State
 from remuda.queue import Queue
 from remuda.stores.contract import Delivery, Settlement
@@ -23,6 +23,16 @@ from remuda.worker.outcomes import settle_run, text_of, undecodable, unheard
 from remuda.worker.settler import Settler
 
 log = logging.getLogger("remuda.worker")
+
+
+_NOTHING = object()  # a middleware did not call the handler
+
+
+class _Run(NamedTuple):
+    """How a handler's run ended: with what it returned, or with what it raised."""
+
+    returned: Any
+    error: BaseException | None
 
 
 class Runner:
@@ -40,6 +50,7 @@ class Runner:
         rng: random.Random,
     ) -> None:
         self._queue = queue.name
+        self._max_result_bytes = queue.max_payload_bytes
         self._now = queue.store.now
         self._who = who
         self._options = options
@@ -68,7 +79,7 @@ class Runner:
         handler = self._handlers.find(delivery.name)
         started_at = self._now()
         if handler is None:
-            self._settle(delivery, job, started_at, self._handlers.missing(delivery.name))
+            self._settle(delivery, job, started_at, self._handlers.missing(delivery.name), None)
             return
         try:
             arguments = (job,) if handler.arguments is None else handler.arguments(job)
@@ -79,11 +90,12 @@ class Runner:
             delivery, started_at
         ):
             return
-        error = await self._outcome_of(handler, job, arguments)
+        returned, error = await self._run(handler, job, arguments)
         if self._options.ack_policy is AckPolicy.ACK_FIRST:
             self._note_error(job, error)
         else:
-            self._settle(delivery, job, started_at, error)
+            result = self._encoded(job, returned) if self._options.store_results and error is None else None
+            self._settle(delivery, job, started_at, error, result)
 
     async def run_batch(self, handler: Handler, deliveries: list[Delivery]) -> None:
         """A batch handler with all that can be read; each delivery gets an outcome of its own."""
@@ -95,12 +107,12 @@ class Runner:
         if not opened:
             return
         jobs = [job for _, job in opened]
-        error = await self._outcome_of(handler, None, (jobs,))
+        _, error = await self._run(handler, None, (jobs,))
         for delivery, job in opened:
             if self._options.ack_policy is AckPolicy.ACK_FIRST:
                 self._note_error(job, error)
             else:
-                self._settle(delivery, job, started_at, error)
+                self._settle(delivery, job, started_at, error, None)
 
     def _open(self, delivery: Delivery) -> Job | None:
         """The job of a delivery; None when it has met its end unheard."""
@@ -158,8 +170,29 @@ class Runner:
         )
         return await self._settler.written(settlement)
 
+    def _encoded(self, job: Job, returned: Any) -> bytes | None:
+        """What a handler returned as it is kept. If it cannot be, the job is done all the same."""
+        if returned is _NOTHING:
+            return None
+        try:
+            return encode_payload(returned, name=job.name, max_bytes=self._max_result_bytes)
+        except InvalidJobError as error:
+            log.error(
+                "the result of job %s (%s) cannot be kept: %s",
+                job.id,
+                job.name,
+                error,
+                extra={"action": "result_refused", "job": job.id, "job_name": job.name},
+            )
+            return None
+
     def _settle(
-        self, delivery: Delivery, job: Job, started_at: datetime, error: BaseException | None
+        self,
+        delivery: Delivery,
+        job: Job,
+        started_at: datetime,
+        error: BaseException | None,
+        result: bytes | None,
     ) -> None:
         if error is None and job.verdict is None and self._options.ack_policy is not AckPolicy.MANUAL:
             # What nearly every delivery comes to, without asking anybody.
@@ -169,6 +202,8 @@ class Runner:
                     state=State.COMPLETED,
                     started_at=started_at,
                     keep=self._options.archive_completed,
+                    result=result,
+                    result_ttl=self._options.result_ttl,
                 )
             )
             return
@@ -184,6 +219,8 @@ class Runner:
                 now=self._now(),
                 rng=self._rng,
                 keep=self._options.archive_completed,
+                result=result,
+                result_ttl=self._options.result_ttl,
             )
         except Exception as broken:
             log.exception("the retry policy failed", extra={"action": "retry_policy_failed", "job": job.id})
@@ -203,38 +240,43 @@ class Runner:
                 extra={"action": "handler_failed", "job": job.id, "job_name": job.name},
             )
 
-    async def _outcome_of(
-        self, handler: Handler, job: Job | None, arguments: tuple[Any, ...]
-    ) -> BaseException | None:
-        """Run it; what it raised, or None. Our own cancellation passes through."""
+    async def _run(self, handler: Handler, job: Job | None, arguments: tuple[Any, ...]) -> _Run:
+        """Run it; what came of it. Our own cancellation passes through."""
         timeout = handler.timeout or self._options.handler_timeout
         try:
             if handler.is_async and timeout is None and not self._middlewares:
-                await handler.function(*arguments)
-            else:
-                await self._call(handler, job, arguments, timeout)
+                return _Run(await handler.function(*arguments), None)
+            return _Run(await self._call(handler, job, arguments, timeout), None)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            return error  # the handler's own doing
+            return _Run(None, error)  # the handler's own doing
         except BaseException as error:  # noqa: BLE001 - even SystemExit is this job's outcome, not the worker's end
-            return error
-        return None
+            return _Run(None, error)
 
     async def _call(
         self, handler: Handler, job: Job | None, arguments: tuple[Any, ...], timeout: timedelta | None
-    ) -> None:
-        if handler.is_async:
-            call: Callable[[], Awaitable[None]] = lambda: handler.function(*arguments)  # noqa: E731
-        else:
-            call = lambda: self._in_thread(handler, arguments, timeout)  # noqa: E731
+    ) -> Any:
+        """With its middleware and time-out; what the handler itself returned."""
+        returned: Any = _NOTHING
+
+        async def call_handler() -> Any:
+            # Noted here, for a middleware need not pass it on.
+            nonlocal returned
+            if handler.is_async:
+                returned = await handler.function(*arguments)
+            else:
+                returned = await self._in_thread(handler, arguments, timeout)
+            return returned
+
+        call: Callable[[], Awaitable[Any]] = call_handler
         if job is not None:
             for middleware in reversed(self._middlewares):
                 call = _wrapped(middleware, job, call)
         if timeout is None or not handler.is_async:
             await call()
-            return
+            return returned
         limit = asyncio.timeout(timeout.total_seconds())
         try:
             async with limit:
@@ -243,33 +285,34 @@ class Runner:
             if limit.expired():
                 raise HandlerTimeoutError(f"the handler ran longer than {timeout}") from None
             raise
+        return returned
 
     async def _in_thread(
         self, handler: Handler, arguments: tuple[Any, ...], timeout: timedelta | None
-    ) -> None:
+    ) -> Any:
         """A plain function. No thread can be stopped: past its time-out it has failed when it returns."""
         loop = asyncio.get_running_loop()
         context = contextvars.copy_context()
         started = loop.time()
-        thread = self._executor.submit(context.run, _error_of, handler.function, arguments)
+        thread = self._executor.submit(context.run, _outcome_of, handler.function, arguments)
         self._threads[asyncio.current_task()] = thread
-        error = await asyncio.wrap_future(thread)
-        if error is not None:
-            raise error
+        run = await asyncio.wrap_future(thread)
+        if run.error is not None:
+            raise run.error
         if timeout is not None and loop.time() - started > timeout.total_seconds():
             raise HandlerTimeoutError(f"the handler ran longer than {timeout}")
+        return run.returned
 
 
 def _wrapped(
-    middleware: Middleware, job: Job, inner: Callable[[], Awaitable[None]]
-) -> Callable[[], Awaitable[None]]:
+    middleware: Middleware, job: Job, inner: Callable[[], Awaitable[Any]]
+) -> Callable[[], Awaitable[Any]]:
     return lambda: middleware(job, inner)
 
 
-def _error_of(function: Callable[..., Any], arguments: tuple[Any, ...]) -> BaseException | None:
+def _outcome_of(function: Callable[..., Any], arguments: tuple[Any, ...]) -> _Run:
     """Run a plain function; its error as a value, for not every exception can cross a future."""
     try:
-        function(*arguments)
+        return _Run(function(*arguments), None)
     except BaseException as error:  # noqa: BLE001 - it is the outcome
-        return error
-    return None
+        return _Run(None, error)

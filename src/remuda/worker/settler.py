@@ -134,6 +134,14 @@ class Settler:
             await self._write(settlements[half:])
             return
         (settlement,) = settlements
+        if settlement.result is not None:
+            log.error(
+                "a result cannot be stored; the outcome is written without it",
+                extra={"action": "result_refused", "job": settlement.delivery.id, "error": str(error)},
+            )
+            settlement.result = None
+            await self._write([settlement])
+            return
         if settlement.failure is not None:
             log.error(
                 "an error text cannot be stored; the outcome is written without it",

@@ -51,7 +51,7 @@ class Shift:
         self._at_once = asyncio.Event()
         self._executor = ThreadPoolExecutor(worker.options.concurrency, thread_name_prefix="remuda-handler")
         self._holdings = Holdings(worker.counts, self._store.now)
-        self._intake = Intake(self._store, self._queue, self._who, self._options)
+        self._intake = Intake(self._store, self._queue, self._who, self._options, worker.fairness)
         self._settler = Settler(
             self._store,
             self._queue,
@@ -131,6 +131,8 @@ class Shift:
         """Fetch once, run all of it, settle all of it."""
         try:
             deliveries = await self._intake.fetch(self._options.fetch_batch_size)
+            while not deliveries and self._intake.more:  # all of it was put back until its turn
+                deliveries = await self._intake.fetch(self._options.fetch_batch_size)
             self._accept(deliveries)
             settling = asyncio.create_task(self._settler.run())
             while self._buffered:
@@ -161,10 +163,13 @@ class Shift:
                 self._accept(deliveries)
                 if self._intake.suspect is not None:
                     await self._unless_stopping(self._intake.suspect_ended())
-                elif len(deliveries) >= limit:
+                elif self._intake.more:
                     # Without a pause the next fetch is on its way before the handlers have the loop.
                     if options.min_fetch_interval:
                         await self._unless_stopping(asyncio.sleep(options.min_fetch_interval.total_seconds()))
+                elif self._intake.out_of_turns:
+                    # New jobs, which would wake it, could not be fetched either.
+                    await self._unless_stopping(asyncio.sleep(self._intake.pause.total_seconds()))
                 elif self._until_empty:
                     await self._stop_when_done(deliveries)
                 else:

@@ -14,6 +14,7 @@ from remuda.queue import Queue
 from remuda.retry import DEFAULT_RETRY, RetryCallable, RetryPolicy
 from remuda.worker.counts import Counts
 from remuda.worker.handlers import AnyHandler, Handlers, Middleware
+from remuda.worker.intake import Fairness
 from remuda.worker.opening import open_unless_stopped
 from remuda.worker.options import AckPolicy, Retention, WorkerOptions
 from remuda.worker.shift import Shift
@@ -53,6 +54,8 @@ class Worker:
         handler_timeout: timedelta | None = None,
         max_payload_bytes: int = 16 * 1024 * 1024,
         archive_completed: bool = True,
+        store_results: bool = False,
+        result_ttl: timedelta = timedelta(hours=1),
         retention: Retention = Retention(),  # noqa: B008 - frozen
         rng: random.Random | None = None,
     ) -> None:
@@ -73,10 +76,13 @@ class Worker:
             handler_timeout=handler_timeout,
             max_payload_bytes=max_payload_bytes,
             archive_completed=archive_completed,
+            store_results=store_results,
+            result_ttl=result_ttl,
             retention=retention,
         )
         self.who = make_identity("worker")
         self.counts = Counts()
+        self.fairness = Fairness()
         self.handlers = Handlers()
         self.middlewares: list[Middleware] = []
         self.rng = rng or random.Random()

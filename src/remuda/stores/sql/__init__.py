@@ -2,8 +2,8 @@
 
 `operations` are the engine's hot paths and `dialect` what they need of a database; each database
 has a module of statements (`*_dialect`) and one of connections (`*_store`). `inspection`,
-`dead_letters`, `upkeep` and `trail` are written once, portably. From outside only `open_sql_store`
-may be touched, and `migrations` by the command line.
+`dead_letters`, `upkeep`, `rates`, `results` and `trail` are written once, portably. From outside only
+`open_sql_store` may be touched, and `migrations` by the command line.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from remuda.stores.sql.inspection import dead_letter_columns, dead_letter_from
 from remuda.stores.sql.moments import aware, between_ms, naive
 from remuda.stores.sql.schema import StoredState, archive, message
 from remuda.stores.sql.steps import Row, Steps
+from remuda.stores.sql.upkeep import by_public_ids
 from remuda.transition import Batch
 
 UNKNOWN_REASON = "unknown"  # a foreign program archived it and said nothing
@@ -33,6 +34,7 @@ _KEPT = (
     "priority",
     "retry",
     "unique_for_ms",
+    "rate_key",
 )
 
 
@@ -50,10 +52,7 @@ def _matching(dialect: Dialect, queue: str, which: DeadLetterFilter) -> list[Col
     if which.until is not None:
         conditions.append(_ENDED.archived_at <= naive(which.until))
     if which.ids is not None:
-        numbers = [int(each) for each in which.ids if each.isascii() and each.isdecimal() and len(each) < 19]
-        own = dialect.among(_ENDED.job_id, which.ids)
-        by_number = dialect.among(_ENDED.id, numbers) & _ENDED.job_id.is_(None)
-        conditions.append(or_(own, by_number) if numbers else own)
+        conditions.append(by_public_ids(dialect, _ENDED, which.ids))
     return conditions
 
 

@@ -35,6 +35,14 @@ class Recovered(NamedTuple):
     attempts: int
 
 
+class KeptResult(NamedTuple):
+    """What the handler of a job returned, encoded, and until when it is kept."""
+
+    job_id: str
+    result: bytes
+    expires_at: datetime
+
+
 class Dialect(ABC):
     """The hot statements of one database. Times that go in and come out are aware."""
 
@@ -56,6 +64,17 @@ class Dialect(ABC):
         """Insert jobs; for each whether it is new (only unique ones can be not)."""
 
     @abstractmethod
+    def count_live(self, queue: str, *, at_most: int, alone: bool) -> Steps[int]:
+        """How many jobs have not ended, counted as far as `at_most`.
+
+        `alone`: nobody else counts before this transaction has ended, so that the answer holds.
+        """
+
+    @abstractmethod
+    def take_back(self, queue: str, ids: Sequence[str]) -> Steps[None]:
+        """Delete jobs that this same transaction inserted."""
+
+    @abstractmethod
     def claim(
         self,
         queue: str,
@@ -66,6 +85,7 @@ class Dialect(ABC):
         lease_expires_at: datetime,
         who: str,
         suspects: Suspects,
+        lowest_first: bool,
     ) -> Steps[list[Claimed]]:
         """Lock due jobs that nobody else has locked and mark them PROCESSING, in fetch order."""
 
@@ -74,6 +94,10 @@ class Dialect(ABC):
         self, queue: str, settlements: Sequence[Settlement], *, now: datetime, who: str
     ) -> Steps[set[int]]:
         """Move to the archive, if the lease still holds; the keys moved. All are COMPLETED or all FAILED."""
+
+    @abstractmethod
+    def keep_results(self, queue: str, results: Sequence[KeptResult]) -> Steps[None]:
+        """Write what handlers returned; a result that an id had before gives way."""
 
     @abstractmethod
     def retry(self, settlements: Sequence[Settlement], *, now: datetime) -> Steps[set[int]]:
@@ -86,8 +110,15 @@ class Dialect(ABC):
         """Move the end of the leases that still hold; their keys."""
 
     @abstractmethod
-    def release(self, deliveries: Sequence[Delivery], *, now: datetime, counted: bool) -> Steps[set[int]]:
-        """Mark as PENDING, if the lease still holds; the keys marked."""
+    def release(
+        self,
+        deliveries: Sequence[Delivery],
+        *,
+        now: datetime,
+        counted: bool,
+        until: Sequence[datetime] | None,
+    ) -> Steps[set[int]]:
+        """Mark as PENDING, if the lease still holds; the keys marked. `until`: each due then, in its slot."""
 
     @abstractmethod
     def recover(self, queue: str, *, now: datetime, timeout: timedelta, limit: int) -> Steps[list[Recovered]]:

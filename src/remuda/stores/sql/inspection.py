@@ -42,6 +42,7 @@ _RECORD_COLUMNS = (
     "error_type",
     "error_message",
     "error_trace",
+    "rate_key",
 )
 
 _MAIN = message.c
@@ -95,6 +96,7 @@ def record_from(row: Row) -> JobRecord:
         error_type=row[20],
         error_message=row[21],
         error_trace=row[22],
+        rate_key=row[23],
         foreign=row[1] is None,
     )
 

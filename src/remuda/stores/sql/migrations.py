@@ -21,11 +21,13 @@ from remuda.stores.sql.schema import (
     message,
     metadata,
     queue,
+    rate,
+    result,
     schema_version,
     transition,
 )
 
-_ALL = (message, archive, transition, queue, schema_version)
+_ALL = (message, archive, transition, queue, rate, result, schema_version)
 
 # A column's type is right when the database's is of the same family.
 _FAMILIES: tuple[tuple[type[Any], ...], ...] = (
@@ -138,6 +140,11 @@ def _to_1(connection: Connection) -> None:
         _complete(connection)
 
 
+def _to_2(connection: Connection) -> None:
+    """Rate limits and results: columns that may be NULL, and two tables."""
+    _complete(connection)
+
+
 def _rebuild(connection: Connection) -> None:
     """SQLite cannot turn a table into one that never uses a row number again: make new ones and copy."""
     inspector = inspect(connection)
@@ -205,4 +212,4 @@ def _widen_moment(
         connection.exec_driver_sql(f"ALTER TABLE {table.name} MODIFY COLUMN {definition}")
 
 
-_STEPS: dict[int, Callable[[Connection], None]] = {1: _to_1}
+_STEPS: dict[int, Callable[[Connection], None]] = {1: _to_1, 2: _to_2}

@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement
 from remuda.lifecycle import State
 from remuda.message import PRIORITIES
 from remuda.stores.contract import Delivery, EncodedJob, Settlement, Suspects
-from remuda.stores.sql.dialect import Claimed, Dialect, Recovered
+from remuda.stores.sql.dialect import Claimed, Dialect, KeptResult, Recovered
 from remuda.stores.sql.moments import aware, milliseconds, naive, naive_or_none
 from remuda.stores.sql.rows import (
     CLAIM_COLUMNS,
@@ -32,8 +32,8 @@ PACKET_CHARACTERS = 2 * 1024 * 1024
 _INSERT = f"""
     INSERT INTO message
         (queue, state, attempts_count, deliveries_count, created_at, state_since, job_id, name, payload,
-         headers, next_attempt_at, priority, expires_at, retry, unique_for_ms, lease)
-    VALUES ({", ".join(["%s"] * 16)})"""
+         headers, next_attempt_at, priority, expires_at, retry, unique_for_ms, lease, rate_key)
+    VALUES ({", ".join(["%s"] * 17)})"""
 
 # A unique job that is live already stays as it is. The batch's mark, in the column of the lease
 # (which a waiting row does not use), then tells the new ones from those that were there.
@@ -43,7 +43,12 @@ _RECENT = """
     SELECT job_id FROM message_archive
     WHERE queue = %s AND unique_until > %s AND job_id IN ({ids}) LOCK IN SHARE MODE
 """
-_TAKE_BACK = "DELETE FROM message WHERE queue = %s AND lease = %s AND job_id IN ({ids})"
+_TAKE_BACK_MARKED = "DELETE FROM message WHERE queue = %s AND lease = %s AND job_id IN ({ids})"
+
+_LOCK_QUEUE = "SELECT name FROM message_queue WHERE name = %s FOR UPDATE"
+_MAKE_QUEUE = "INSERT IGNORE INTO message_queue (name, last_seq) VALUES (%s, 0)"
+_LIVE = "SELECT count(*) FROM (SELECT 1 FROM message WHERE queue = %s LIMIT %s) AS live"
+_TAKE_BACK = "DELETE FROM message WHERE queue = %s AND job_id IN ({ids})"
 
 # The levels that have anything due, or none while the queue is paused: one look instead of five.
 _LEVELS = f"""
@@ -87,18 +92,23 @@ _ARCHIVE = """
     INSERT INTO message_archive
         (id, queue, headers, payload, state, attempts_count, deliveries_count, created_at,
          first_attempt_at, last_attempt_at, archived_at, job_id, name, priority, expires_at, retry,
-         unique_for_ms, unique_until, worker, reason, error_type, error_message, error_trace)
+         unique_for_ms, unique_until, worker, reason, error_type, error_message, error_trace, rate_key)
     SELECT message.id, queue, headers, payload, told.state, attempts_count + (told.started_at IS NOT NULL),
          deliveries_count, created_at, coalesce(first_attempt_at, told.started_at),
          coalesce(told.started_at, last_attempt_at), %s, job_id, name, priority, expires_at, retry,
          unique_for_ms, %s + INTERVAL unique_for_ms * 1000 MICROSECOND, %s,
-         told.reason, told.error_type, told.error_message, told.error_trace
+         told.reason, told.error_type, told.error_message, told.error_trace, rate_key
     FROM JSON_TABLE(%s, '$[*]' COLUMNS (
             id BIGINT PATH '$[0]', state VARCHAR(16) PATH '$[1]', started_at DATETIME(6) PATH '$[2]',
             keep INT PATH '$[3]', reason VARCHAR(64) PATH '$[4]', error_type VARCHAR(255) PATH '$[5]',
             error_message LONGTEXT PATH '$[6]', error_trace LONGTEXT PATH '$[7]')) AS told
     JOIN message ON message.id = told.id
     WHERE told.keep = 1 OR unique_for_ms IS NOT NULL
+"""
+
+_KEEP_RESULT = """
+    INSERT INTO message_result (queue, job_id, result, expires_at) VALUES (%s, %s, %s, %s)
+    ON DUPLICATE KEY UPDATE result = VALUES(result), expires_at = VALUES(expires_at)
 """
 
 _DELETE = "DELETE FROM message WHERE id IN ({ids})"
@@ -114,7 +124,8 @@ _RETRY = """
         message.last_attempt_at = coalesce(told.started_at, message.last_attempt_at),
         message.next_attempt_at = told.next_attempt_at, message.state = 'RETRYABLE',
         message.state_since = %s, message.acquired_at = NULL, message.lease = NULL,
-        message.lease_expires_at = NULL, message.worker = NULL, message.last_error = told.error
+        message.lease_expires_at = NULL, message.worker = NULL, message.last_error = told.error,
+        message.slot_at = NULL
 """
 
 _EXTEND = "UPDATE message SET acquired_at = %s, lease_expires_at = %s WHERE id IN ({ids})"
@@ -124,6 +135,16 @@ _RELEASE = """
     SET state = 'PENDING', state_since = %s, acquired_at = NULL, lease = NULL, lease_expires_at = NULL,
         worker = NULL, deliveries_count = greatest(deliveries_count - %s, 0)
     WHERE id IN ({ids})
+"""
+
+_DEFER = """
+    UPDATE message
+    JOIN JSON_TABLE(%s, '$[*]' COLUMNS (id BIGINT PATH '$[0]', slot_at DATETIME(6) PATH '$[1]')) AS told
+        ON told.id = message.id
+    SET message.state = 'PENDING', message.state_since = %s, message.acquired_at = NULL,
+        message.lease = NULL, message.lease_expires_at = NULL, message.worker = NULL,
+        message.deliveries_count = greatest(message.deliveries_count - %s, 0),
+        message.next_attempt_at = told.slot_at, message.slot_at = told.slot_at
 """
 
 _STUCK = """
@@ -186,6 +207,7 @@ class MysqlDialect(Dialect):
                 job.retry,
                 milliseconds(job.unique_for),
                 mark,
+                job.rate_key,
             )
             for job in jobs
         ]
@@ -197,9 +219,20 @@ class MysqlDialect(Dialect):
         recent = yield Raw(_with_places(_RECENT, len(unique_ids)), (queue, moment, *unique_ids))
         refused = [row[0] for row in recent if row[0] in inserted]
         if refused:
-            yield Raw(_with_places(_TAKE_BACK, len(refused)), (queue, mark, *refused))
+            yield Raw(_with_places(_TAKE_BACK_MARKED, len(refused)), (queue, mark, *refused))
         inserted |= {job.id for job in jobs if not job.unique}
         return first_of_each([job.id for job in jobs], inserted.difference(refused))
+
+    def count_live(self, queue: str, *, at_most: int, alone: bool) -> Steps[int]:
+        if alone and not (yield Raw(_LOCK_QUEUE, (queue,))):
+            yield Raw(_MAKE_QUEUE, (queue,))
+            yield Raw(_LOCK_QUEUE, (queue,))
+        rows = yield Raw(_LIVE, (queue, at_most))
+        live: int = rows[0][0]
+        return live
+
+    def take_back(self, queue: str, ids: Sequence[str]) -> Steps[None]:
+        yield Raw(_with_places(_TAKE_BACK, len(ids)), (queue, *ids))
 
     def claim(
         self,
@@ -211,11 +244,12 @@ class MysqlDialect(Dialect):
         lease_expires_at: datetime,
         who: str,
         suspects: Suspects,
+        lowest_first: bool,
     ) -> Steps[list[Claimed]]:
         moment = naive(now)
         levels = yield Raw(_LEVELS, (queue, queue, moment, *suspects))
         claimed: list[Claimed] = []
-        for (priority,) in levels:
+        for (priority,) in reversed(levels) if lowest_first else levels:
             rows = yield Raw(_DUE, (queue, priority, moment, *suspects, limit - len(claimed)))
             claimed += [read_claimed(row, lease=lease, now=now, moment=aware) for row in rows]
             if len(claimed) >= limit:
@@ -223,7 +257,7 @@ class MysqlDialect(Dialect):
         if claimed:
             sql = _with_ids(_CLAIM, (each.delivery.key for each in claimed))
             yield Raw(sql, (moment, moment, lease, naive(lease_expires_at), who))
-        return in_fetch_order(claimed)
+        return in_fetch_order(claimed, lowest_first=lowest_first)
 
     def _held(self, deliveries: Sequence[Delivery]) -> Steps[list[Delivery]]:
         rows = yield Raw(_with_ids(_LEASES, (each.key for each in deliveries)))
@@ -253,6 +287,10 @@ class MysqlDialect(Dialect):
         yield Raw(_with_ids(_DELETE, keys))
         return keys
 
+    def keep_results(self, queue: str, results: Sequence[KeptResult]) -> Steps[None]:
+        rows = [(queue, each.job_id, each.result, naive(each.expires_at)) for each in results]
+        yield Raw(_KEEP_RESULT, rows, many=True)
+
     def retry(self, settlements: Sequence[Settlement], *, now: datetime) -> Steps[set[int]]:
         held = yield from self._held([each.delivery for each in settlements])
         keys = {each.key for each in held}
@@ -278,10 +316,23 @@ class MysqlDialect(Dialect):
         yield Raw(_with_ids(_EXTEND, keys), (naive(now), naive(lease_expires_at)))
         return keys
 
-    def release(self, deliveries: Sequence[Delivery], *, now: datetime, counted: bool) -> Steps[set[int]]:
+    def release(
+        self,
+        deliveries: Sequence[Delivery],
+        *,
+        now: datetime,
+        counted: bool,
+        until: Sequence[datetime] | None,
+    ) -> Steps[set[int]]:
         held = yield from self._held(deliveries)
         keys = {each.key for each in held}
-        yield Raw(_with_ids(_RELEASE, keys), (naive(now), 0 if counted else 1))
+        uncount = 0 if counted else 1
+        if until is None:
+            yield Raw(_with_ids(_RELEASE, keys), (naive(now), uncount))
+        else:
+            slots = zip(deliveries, until, strict=True)
+            for packet in _packets((each.key, naive(at)) for each, at in slots if each.key in keys):
+                yield Raw(_DEFER, (packet, naive(now), uncount))
         return keys
 
     def recover(self, queue: str, *, now: datetime, timeout: timedelta, limit: int) -> Steps[list[Recovered]]:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
+from remuda.errors import QueueFullError
 from remuda.lifecycle import State
 from remuda.stores.contract import Delivery, EncodedJob, Settlement, Suspects
-from remuda.stores.sql.dialect import Dialect
+from remuda.stores.sql.dialect import Dialect, KeptResult
 from remuda.stores.sql.moments import between_ms
 from remuda.stores.sql.steps import Steps
 from remuda.transition import MAX_PER_ENTRY, Batch
@@ -17,6 +18,7 @@ from remuda.transition import MAX_PER_ENTRY, Batch
 T = TypeVar("T")
 
 LEASE_EXPIRED = "lease_expired"
+RATE_LIMITED = "rate_limited"
 
 
 def add(
@@ -31,6 +33,43 @@ def add(
     if added:
         yield from dialect.record(queue, _added(added, now, who))
     return new
+
+
+def add_bounded(
+    dialect: Dialect,
+    queue: str,
+    jobs: Sequence[EncodedJob],
+    *,
+    max_live: int,
+    alone: bool,
+    now: datetime,
+    who: str,
+) -> Steps[list[bool]]:
+    """`add`, unless more than `max_live` would then be live. `alone`: nobody else counts meanwhile.
+
+    In a caller's transaction nobody is made to wait: there the count is of what was committed.
+    """
+    live = yield from dialect.count_live(queue, at_most=max_live, alone=alone)
+    for_certain = sum(not job.unique for job in jobs)
+    if for_certain and live + for_certain > max_live:
+        raise _full(queue, live, for_certain, max_live)
+    new = yield from dialect.insert(queue, jobs, now=now)
+    added = [job for job, is_new in zip(jobs, new, strict=True) if is_new]
+    if added and live + len(added) > max_live:
+        # Said in so many words, for a caller may go on with its transaction.
+        yield from dialect.take_back(queue, [job.id for job in added])
+        raise _full(queue, live, len(added), max_live)
+    if added:
+        yield from dialect.record(queue, _added(added, now, who))
+    return new
+
+
+def _full(queue: str, live: int, more: int, max_live: int) -> QueueFullError:
+    holds = f"{live:,}" if live < max_live else f"{live:,} or more"
+    return QueueFullError(
+        f"the queue {queue!r} is full: {holds} of its jobs have not ended, and max_live is {max_live:,}; "
+        f"{more:,} more were to be added, and none was"
+    )
 
 
 def _added(jobs: Sequence[EncodedJob], now: datetime, who: str) -> Batch:
@@ -53,6 +92,7 @@ def fetch(
     lease_for: timedelta,
     who: str,
     suspects: Suspects,
+    lowest_first: bool,
 ) -> Steps[list[Delivery]]:
     """Claim under one fresh lease, and record it."""
     claimed = yield from dialect.claim(
@@ -63,6 +103,7 @@ def fetch(
         lease_expires_at=now + lease_for,
         who=who,
         suspects=suspects,
+        lowest_first=lowest_first,
     )
     if claimed and not dialect.records_by_itself:
         yield from dialect.record(
@@ -103,7 +144,15 @@ def settle(
                 lost.update(id(each) for each in same if each.delivery.key not in done)
             if told and not (state is State.COMPLETED and dialect.records_by_itself):
                 yield from dialect.record(queue, _settled(told, state, now, who))
+            # By id: a foreign message's number may be another job's own id.
+            results = {each.delivery.id: _result(each, now) for each in told if each.result is not None}
+            if results:
+                yield from dialect.keep_results(queue, list(results.values()))
     return [each for each in settlements if id(each) in lost] if lost else []
+
+
+def _result(settlement: Settlement, now: datetime) -> KeptResult:
+    return KeptResult(settlement.delivery.id, settlement.result or b"", now + settlement.result_ttl)
 
 
 def settles_in_one_statement(dialect: Dialect, settlements: Sequence[Settlement]) -> bool:
@@ -111,7 +160,7 @@ def settles_in_one_statement(dialect: Dialect, settlements: Sequence[Settlement]
     return (
         dialect.records_by_itself
         and len(settlements) <= MAX_PER_ENTRY
-        and all(each.state is State.COMPLETED for each in settlements)
+        and all(each.state is State.COMPLETED and each.result is None for each in settlements)
         and len({each.keep for each in settlements}) == 1
         and len({each.delivery.key for each in settlements}) == len(settlements)
     )
@@ -169,9 +218,10 @@ def release(
     now: datetime,
     who: str,
     counted: bool,
+    until: Sequence[datetime] | None,
 ) -> Steps[None]:
     """Put back, and record it."""
-    released = yield from dialect.release(deliveries, now=now, counted=counted)
+    released = yield from dialect.release(deliveries, now=now, counted=counted, until=until)
     told = [each for each in deliveries if each.key in released]
     if told:
         yield from dialect.record(
@@ -183,10 +233,16 @@ def release(
                 at=now,
                 dwell_ms=[between_ms(each.acquired_at, now) for each in told],
                 attempt=[each.attempts for each in told],
-                reason="cancelled_at_stop" if counted else "unstarted",
+                reason=_why_released(counted, until),
                 who=who,
             ),
         )
+
+
+def _why_released(counted: bool, until: Sequence[datetime] | None) -> str:
+    if until is not None:
+        return RATE_LIMITED
+    return "cancelled_at_stop" if counted else "unstarted"
 
 
 def recover(

@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from remuda.lifecycle import State
 from remuda.message import PRIORITIES
 from remuda.stores.contract import Delivery, EncodedJob, Settlement, Suspects
-from remuda.stores.sql.dialect import Claimed, Dialect, Recovered
+from remuda.stores.sql.dialect import Claimed, Dialect, KeptResult, Recovered
 from remuda.stores.sql.moments import aware, milliseconds, naive, naive_or_none
 from remuda.stores.sql.rows import (
     CLAIM_COLUMNS,
@@ -39,6 +39,7 @@ _INSERT_COLUMNS = {
     "expires_at": "timestamp",
     "retry": "bytea",
     "unique_for_ms": "bigint",
+    "rate_key": "text",
 }
 
 
@@ -94,6 +95,19 @@ _REFUSE_RECENT = """
       AND ended.queue = $1::text AND ended.job_id = message.job_id AND ended.unique_until > $3::timestamp
     RETURNING message.job_id
 """
+
+
+# Whoever counts has the others wait for its commit: otherwise two could both find the last free place.
+_COUNT_ALONE = "SELECT pg_advisory_xact_lock($1::int, hashtext($2::text))"
+_COUNT_LOCK = 0x72656D75  # "remu"
+# Each half is bounded, and found in a partial index of its own.
+_LIVE = """
+    SELECT (SELECT count(*) FROM (SELECT FROM message
+                WHERE queue = $1::text AND state IN ('PENDING', 'RETRYABLE') LIMIT $2::bigint) AS waiting)
+         + (SELECT count(*) FROM (SELECT FROM message
+                WHERE queue = $1::text AND state = 'PROCESSING' LIMIT $2::bigint) AS running)
+"""
+_TAKE_BACK = "DELETE FROM message WHERE queue = $1::text AND job_id = ANY($2::text[])"
 
 
 def _claimed_column(column: str) -> str:
@@ -189,11 +203,11 @@ _FINISH = """
         INSERT INTO message_archive
             (id, queue, headers, payload, state, attempts_count, deliveries_count, created_at,
              first_attempt_at, last_attempt_at, archived_at, job_id, name, priority, expires_at, retry,
-             unique_for_ms, unique_until, worker, reason, error_type, error_message, error_trace)
+             unique_for_ms, unique_until, worker, rate_key, reason, error_type, error_message, error_trace)
         SELECT id, queue, headers, payload, '{state}', attempts_count + (started_at IS NOT NULL)::int,
              deliveries_count, created_at, coalesce(first_attempt_at, started_at),
              coalesce(started_at, last_attempt_at), $4::timestamp, job_id, name, priority, expires_at, retry,
-             unique_for_ms, $4::timestamp + unique_for_ms * interval '1 millisecond', $5, {cause}
+             unique_for_ms, $4::timestamp + unique_for_ms * interval '1 millisecond', $5, rate_key, {cause}
         FROM ended
         {kept}
     ){recorded}
@@ -232,13 +246,21 @@ _FAIL = _FINISH.format(
     recorded="",
 )
 
+_KEEP_RESULTS = """
+    INSERT INTO message_result (queue, job_id, result, expires_at)
+    SELECT $1::text, kept.job_id, kept.result, kept.expires_at
+    FROM unnest($2::text[], $3::bytea[], $4::timestamp[]) AS kept(job_id, result, expires_at)
+    ON CONFLICT (queue, job_id) DO UPDATE SET result = excluded.result, expires_at = excluded.expires_at
+"""
+
 _RETRY = f"""
     UPDATE message
     SET state = 'RETRYABLE', attempts_count = attempts_count + (told.started_at IS NOT NULL)::int,
         first_attempt_at = coalesce(first_attempt_at, told.started_at),
         last_attempt_at = coalesce(told.started_at, last_attempt_at),
         next_attempt_at = told.next_attempt_at, state_since = $6, acquired_at = NULL,
-        lease = NULL, lease_expires_at = NULL, worker = NULL, last_error = told.error
+        lease = NULL, lease_expires_at = NULL, worker = NULL, last_error = told.error,
+        slot_at = NULL
     FROM unnest($1::bigint[], $2::bigint[], $3::timestamp[], $4::timestamp[], $5::text[])
         AS told(id, lease, started_at, next_attempt_at, error)
     WHERE {_HELD}
@@ -257,6 +279,16 @@ _RELEASE = f"""
     SET state = 'PENDING', state_since = $3, acquired_at = NULL, lease = NULL, lease_expires_at = NULL,
         worker = NULL, deliveries_count = greatest(deliveries_count - $4::int, 0)
     FROM unnest($1::bigint[], $2::bigint[]) AS told(id, lease)
+    WHERE {_HELD}
+    RETURNING message.id
+"""
+
+_DEFER = f"""
+    UPDATE message
+    SET state = 'PENDING', state_since = $3, acquired_at = NULL, lease = NULL, lease_expires_at = NULL,
+        worker = NULL, deliveries_count = greatest(deliveries_count - $4::int, 0),
+        next_attempt_at = told.slot_at, slot_at = told.slot_at
+    FROM unnest($1::bigint[], $2::bigint[], $5::timestamp[]) AS told(id, lease, slot_at)
     WHERE {_HELD}
     RETURNING message.id
 """
@@ -312,6 +344,16 @@ class PostgresDialect(Dialect):
         inserted -= {row[0] for row in refused}
         return first_of_each([job.id for job in jobs], inserted)
 
+    def count_live(self, queue: str, *, at_most: int, alone: bool) -> Steps[int]:
+        if alone:
+            yield Raw(_COUNT_ALONE, (_COUNT_LOCK, queue))
+        rows = yield Raw(_LIVE, (queue, at_most))
+        live: int = rows[0][0]
+        return live
+
+    def take_back(self, queue: str, ids: Sequence[str]) -> Steps[None]:
+        yield Raw(_TAKE_BACK, (queue, list(ids)))
+
     def claim(
         self,
         queue: str,
@@ -322,12 +364,13 @@ class PostgresDialect(Dialect):
         lease_expires_at: datetime,
         who: str,
         suspects: Suspects,
+        lowest_first: bool,
     ) -> Steps[list[Claimed]]:
         rows = yield Raw(
             _CLAIM,
             (
                 queue,
-                list(PRIORITIES),
+                list(reversed(PRIORITIES) if lowest_first else PRIORITIES),
                 naive(now),
                 min(limit, MAX_PER_ENTRY),
                 lease,
@@ -338,7 +381,8 @@ class PostgresDialect(Dialect):
             ),
         )
         # RETURNING promises no order.
-        return in_fetch_order([read_claimed(row, lease=lease, now=now, moment=None) for row in rows])
+        claimed = [read_claimed(row, lease=lease, now=now, moment=None) for row in rows]
+        return in_fetch_order(claimed, lowest_first=lowest_first)
 
     def finish(
         self, queue: str, settlements: Sequence[Settlement], *, now: datetime, who: str
@@ -372,6 +416,10 @@ class PostgresDialect(Dialect):
                 moved.update([row[0] for row in rows])
         return moved
 
+    def keep_results(self, queue: str, results: Sequence[KeptResult]) -> Steps[None]:
+        ids, values, ends = zip(*results, strict=True)
+        yield Raw(_KEEP_RESULTS, (queue, ids, values, [naive(each) for each in ends]))
+
     def retry(self, settlements: Sequence[Settlement], *, now: datetime) -> Steps[set[int]]:
         rows = yield Raw(
             _RETRY,
@@ -390,8 +438,19 @@ class PostgresDialect(Dialect):
         rows = yield Raw(_EXTEND, (*_leases(deliveries), naive(now), naive(lease_expires_at)))
         return {row[0] for row in rows}
 
-    def release(self, deliveries: Sequence[Delivery], *, now: datetime, counted: bool) -> Steps[set[int]]:
-        rows = yield Raw(_RELEASE, (*_leases(deliveries), naive(now), 0 if counted else 1))
+    def release(
+        self,
+        deliveries: Sequence[Delivery],
+        *,
+        now: datetime,
+        counted: bool,
+        until: Sequence[datetime] | None,
+    ) -> Steps[set[int]]:
+        params = (*_leases(deliveries), naive(now), 0 if counted else 1)
+        if until is None:
+            rows = yield Raw(_RELEASE, params)
+        else:
+            rows = yield Raw(_DEFER, (*params, [naive(each) for each in until]))
         return {row[0] for row in rows}
 
     def recover(self, queue: str, *, now: datetime, timeout: timedelta, limit: int) -> Steps[list[Recovered]]:
@@ -417,6 +476,7 @@ def _columns(jobs: Sequence[EncodedJob]) -> tuple[tuple[bool, ...], list[Any]]:
         [naive_or_none(job.expires_at) for job in jobs],
         [job.retry for job in jobs],
         [milliseconds(job.unique_for) for job in jobs],
+        [job.rate_key for job in jobs],
     ]
     arrays = tuple(len(jobs) > 1 and column.count(column[0]) != len(column) for column in columns)
     values = [column if is_array else column[0] for column, is_array in zip(columns, arrays, strict=True)]

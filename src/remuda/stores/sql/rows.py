@@ -26,6 +26,8 @@ CLAIM_COLUMNS = (
     "first_attempt_at",
     "expires_at",
     "retry",
+    "rate_key",
+    "slot_at",
 )
 
 
@@ -51,6 +53,8 @@ def read_claimed(row: Row, *, lease: int, now: datetime, moment: Callable[[Any],
         first_attempt_at,
         expires_at,
         retry,
+        rate_key,
+        slot_at,
         left,
         since,
     ) = row
@@ -58,6 +62,7 @@ def read_claimed(row: Row, *, lease: int, now: datetime, moment: Callable[[Any],
         created_at, next_attempt_at, since = moment(created_at), moment(next_attempt_at), moment(since)
         first_attempt_at = None if first_attempt_at is None else moment(first_attempt_at)
         expires_at = None if expires_at is None else moment(expires_at)
+        slot_at = None if slot_at is None else moment(slot_at)
     delivery = Delivery(
         key=key,
         lease=lease,
@@ -74,14 +79,19 @@ def read_claimed(row: Row, *, lease: int, now: datetime, moment: Callable[[Any],
         first_attempt_at=first_attempt_at,
         expires_at=expires_at,
         retry=retry,
+        rate_key=rate_key,
+        slot_at=slot_at,
         foreign=job_id is None,
     )
     return Claimed(delivery, _STATES[left], since)
 
 
-def in_fetch_order(claimed: list[Claimed]) -> list[Claimed]:
+def in_fetch_order(claimed: list[Claimed], *, lowest_first: bool) -> list[Claimed]:
     """By priority, then by `next_attempt_at`, then as they were added."""
-    claimed.sort(key=lambda each: (-each.delivery.priority, each.delivery.next_attempt_at, each.delivery.key))
+    sign = 1 if lowest_first else -1
+    claimed.sort(
+        key=lambda each: (sign * each.delivery.priority, each.delivery.next_attempt_at, each.delivery.key)
+    )
     return claimed
 
 

@@ -28,7 +28,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class StoredState(enum.Enum):
@@ -102,6 +102,8 @@ message = Table(
     Column("lease_expires_at", _moment),
     Column("worker", String(255)),
     Column("last_error", _long_text),
+    Column("rate_key", _name),
+    Column("slot_at", _moment),
     Index("message_job_id", "job_id", "queue", unique=True),
     # Small and hot: rows are rewritten in place where they can be, and vacuumed early.
     postgresql_with={
@@ -173,6 +175,7 @@ archive = Table(
     Column("error_message", _long_text),
     Column("error_trace", _long_text),
     Column("worker", String(255)),
+    Column("rate_key", _name),
     Index("message_archive_job_id", "job_id", "queue"),
     Index("message_archive_ended", "queue", "state", "archived_at"),
     **_mysql,
@@ -198,6 +201,35 @@ queue = Table(
     Column("name", _name, primary_key=True),
     Column("paused_at", _moment),
     Column("last_seq", BigInteger, nullable=False, server_default="0"),
+    # the rate limits, and when the queue's own bucket of turns is full again
+    Column("rate_jobs", Integer),
+    Column("rate_per_us", BigInteger),
+    Column("rate_full_at", _moment),
+    Column("key_rate_jobs", Integer),
+    Column("key_rate_per_us", BigInteger),
+    **_mysql,
+)
+
+# When the bucket of each rate key is full again. One that is full says nothing, and is pruned.
+rate = Table(
+    "message_rate",
+    metadata,
+    Column("queue", _name, primary_key=True),
+    Column("rate_key", _name, primary_key=True),
+    Column("full_at", _moment, nullable=False),
+    Index("message_rate_full", "queue", "full_at"),
+    **_mysql,
+)
+
+# What handlers returned, for as long as it is wanted.
+result = Table(
+    "message_result",
+    metadata,
+    Column("queue", _name, primary_key=True),
+    Column("job_id", _name, primary_key=True),
+    Column("result", _bytes, nullable=False),
+    Column("expires_at", _moment, nullable=False),
+    Index("message_result_over", "queue", "expires_at"),
     **_mysql,
 )
 

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, func, select
 from remuda.lifecycle import State
 from remuda.message import PRIORITIES
 from remuda.stores.contract import Delivery, EncodedJob, Settlement, Suspects
-from remuda.stores.sql.dialect import Claimed, Dialect, Recovered
+from remuda.stores.sql.dialect import Claimed, Dialect, KeptResult, Recovered
 from remuda.stores.sql.moments import milliseconds
 from remuda.stores.sql.rows import CLAIM_COLUMNS, error_line, first_of_each, read_claimed, still_held
 from remuda.stores.sql.steps import Raw, Steps
@@ -21,8 +21,8 @@ from remuda.transition import Batch
 _INSERT = """
     INSERT INTO message
         (queue, state, attempts_count, deliveries_count, created_at, state_since, job_id, name, payload,
-         headers, next_attempt_at, priority, expires_at, retry, unique_for_ms)
-    VALUES (?, 'PENDING', 0, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+         headers, next_attempt_at, priority, expires_at, retry, unique_for_ms, rate_key)
+    VALUES (?, 'PENDING', 0, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 
 # Unique ids that are taken: by a live job, or by one that ended not long enough ago.
@@ -32,6 +32,14 @@ _TAKEN = """
     SELECT job_id FROM message_archive
     WHERE queue = ? AND job_id IN (SELECT value FROM json_each(?)) AND unique_until > ?
 """
+
+# Each half is bounded, and found in an index of its own.
+_LIVE = """
+    SELECT (SELECT count(*) FROM (SELECT 1 FROM message
+                WHERE queue = ?1 AND state IN ('PENDING', 'RETRYABLE') LIMIT ?2))
+         + (SELECT count(*) FROM (SELECT 1 FROM message WHERE queue = ?1 AND state = 'PROCESSING' LIMIT ?2))
+"""
+_TAKE_BACK = "DELETE FROM message WHERE queue = ? AND job_id IN (SELECT value FROM json_each(?))"
 
 _PAUSED = "SELECT 1 FROM message_queue WHERE name = ? AND paused_at IS NOT NULL"
 
@@ -63,24 +71,29 @@ _ARCHIVE = """
     INSERT INTO message_archive
         (id, queue, headers, payload, state, attempts_count, deliveries_count, created_at,
          first_attempt_at, last_attempt_at, archived_at, job_id, name, priority, expires_at, retry,
-         unique_for_ms, unique_until, worker, reason, error_type, error_message, error_trace)
+         unique_for_ms, unique_until, worker, reason, error_type, error_message, error_trace, rate_key)
     SELECT id, queue, headers, payload, ?1, attempts_count + (?2 IS NOT NULL), deliveries_count, created_at,
          coalesce(first_attempt_at, ?2), coalesce(?2, last_attempt_at), ?3, job_id, name, priority,
          expires_at, retry, unique_for_ms,
          CASE WHEN unique_for_ms IS NOT NULL
               THEN strftime('%Y-%m-%d %H:%M:%f000', ?3, (unique_for_ms / 1000.0) || ' seconds') END,
-         ?4, ?5, ?6, ?7, ?8
+         ?4, ?5, ?6, ?7, ?8, rate_key
     FROM message WHERE id = ?9 AND (?10 OR unique_for_ms IS NOT NULL)
 """
 
 _DELETE = "DELETE FROM message WHERE id IN (SELECT value FROM json_each(?))"
+
+_KEEP_RESULT = """
+    INSERT INTO message_result (queue, job_id, result, expires_at) VALUES (?, ?, ?, ?)
+    ON CONFLICT (queue, job_id) DO UPDATE SET result = excluded.result, expires_at = excluded.expires_at
+"""
 
 _RETRY = """
     UPDATE message
     SET state = 'RETRYABLE', attempts_count = attempts_count + (?1 IS NOT NULL),
         first_attempt_at = coalesce(first_attempt_at, ?1), last_attempt_at = coalesce(?1, last_attempt_at),
         next_attempt_at = ?2, state_since = ?3, acquired_at = NULL, lease = NULL, lease_expires_at = NULL,
-        worker = NULL, last_error = ?4
+        worker = NULL, last_error = ?4, slot_at = NULL
     WHERE id = ?5
 """
 
@@ -93,6 +106,13 @@ _RELEASE = """
     SET state = 'PENDING', state_since = ?, acquired_at = NULL, lease = NULL, lease_expires_at = NULL,
         worker = NULL, deliveries_count = max(deliveries_count - ?, 0)
     WHERE id IN (SELECT value FROM json_each(?))
+"""
+
+_DEFER = """
+    UPDATE message
+    SET state = 'PENDING', state_since = ?1, acquired_at = NULL, lease = NULL, lease_expires_at = NULL,
+        worker = NULL, deliveries_count = max(deliveries_count - ?2, 0), next_attempt_at = ?3, slot_at = ?3
+    WHERE id = ?4
 """
 
 _STUCK = """
@@ -154,6 +174,7 @@ class SqliteDialect(Dialect):
                 _text_or_none(job.expires_at),
                 job.retry,
                 milliseconds(job.unique_for),
+                job.rate_key,
             )
             for job, is_new in zip(jobs, new, strict=True)
             if is_new
@@ -161,6 +182,14 @@ class SqliteDialect(Dialect):
         if rows_to_add:
             yield Raw(_INSERT, rows_to_add, many=True)
         return new
+
+    def count_live(self, queue: str, *, at_most: int, alone: bool) -> Steps[int]:
+        rows = yield Raw(_LIVE, (queue, at_most))  # whoever writes is alone here
+        live: int = rows[0][0]
+        return live
+
+    def take_back(self, queue: str, ids: Sequence[str]) -> Steps[None]:
+        yield Raw(_TAKE_BACK, (queue, _json_list(ids)))
 
     def claim(
         self,
@@ -172,12 +201,13 @@ class SqliteDialect(Dialect):
         lease_expires_at: datetime,
         who: str,
         suspects: Suspects,
+        lowest_first: bool,
     ) -> Steps[list[Claimed]]:
         if (yield Raw(_PAUSED, (queue,))):
             return []
         moment = text_of(now)
         claimed: list[Claimed] = []
-        for priority in PRIORITIES:
+        for priority in reversed(PRIORITIES) if lowest_first else PRIORITIES:
             rows = yield Raw(_DUE, (queue, priority, moment, *suspects, limit - len(claimed)))
             claimed += [read_claimed(row, lease=lease, now=now, moment=moment_of) for row in rows]
             if len(claimed) >= limit:
@@ -217,6 +247,10 @@ class SqliteDialect(Dialect):
         yield Raw(_DELETE, (_id_list(keys),))
         return keys
 
+    def keep_results(self, queue: str, results: Sequence[KeptResult]) -> Steps[None]:
+        rows = [(queue, each.job_id, each.result, text_of(each.expires_at)) for each in results]
+        yield Raw(_KEEP_RESULT, rows, many=True)
+
     def retry(self, settlements: Sequence[Settlement], *, now: datetime) -> Steps[set[int]]:
         held = yield from self._held([each.delivery for each in settlements])
         keys = {each.key for each in held}
@@ -243,10 +277,23 @@ class SqliteDialect(Dialect):
         yield Raw(_EXTEND, (text_of(now), text_of(lease_expires_at), _id_list(keys)))
         return keys
 
-    def release(self, deliveries: Sequence[Delivery], *, now: datetime, counted: bool) -> Steps[set[int]]:
+    def release(
+        self,
+        deliveries: Sequence[Delivery],
+        *,
+        now: datetime,
+        counted: bool,
+        until: Sequence[datetime] | None,
+    ) -> Steps[set[int]]:
         held = yield from self._held(deliveries)
         keys = {each.key for each in held}
-        yield Raw(_RELEASE, (text_of(now), 0 if counted else 1, _id_list(keys)))
+        uncount = 0 if counted else 1
+        if until is None:
+            yield Raw(_RELEASE, (text_of(now), uncount, _id_list(keys)))
+        else:
+            slots = zip(deliveries, until, strict=True)
+            rows = [(text_of(now), uncount, text_of(at), each.key) for each, at in slots if each.key in keys]
+            yield Raw(_DEFER, rows, many=True)
         return keys
 
     def recover(self, queue: str, *, now: datetime, timeout: timedelta, limit: int) -> Steps[list[Recovered]]:

@@ -16,6 +16,7 @@ from remuda.clock import Clock
 from remuda.errors import ConfigurationError, StoreError
 from remuda.lifecycle import State
 from remuda.message import DeadLetter, DeadLetterFilter, JobRecord, Replayed, Stats
+from remuda.rate import RateLimits
 from remuda.stores import redact
 from remuda.stores.contract import (
     NO_SUSPECTS,
@@ -28,7 +29,16 @@ from remuda.stores.contract import (
     TrailPage,
     Wakeup,
 )
-from remuda.stores.sql import dead_letters, inspection, migrations, operations, trail, upkeep
+from remuda.stores.sql import (
+    dead_letters,
+    inspection,
+    migrations,
+    operations,
+    rates,
+    results,
+    trail,
+    upkeep,
+)
 from remuda.stores.sql.dialect import Dialect
 from remuda.stores.sql.steps import Steps, drive
 
@@ -36,6 +46,7 @@ T = TypeVar("T")
 
 COLD_CHUNK = 500  # rows that one transaction of an operator's command touches
 RECOVER_CHUNK = 1_000
+PRUNE_CHUNK = 1_000
 PATIENT_ROUND_TRIP = timedelta(milliseconds=5)
 
 
@@ -146,24 +157,43 @@ class SqlStore(Store):
     # -- publishing and delivering
 
     async def add(
-        self, queue: str, jobs: Sequence[EncodedJob], *, who: str, connection: Any = None
+        self,
+        queue: str,
+        jobs: Sequence[EncodedJob],
+        *,
+        who: str,
+        connection: Any = None,
+        max_live: int | None = None,
     ) -> list[bool]:
         await self._ready()
         if not jobs:
             return []
         now = self.now()
         if connection is not None:
-            return await self._add_in_caller(queue, jobs, now, who, connection)
-        new = await self._hot(
-            lambda: operations.add(self.dialect, queue, jobs, now=now, who=who),
-            one_statement=self.dialect.inserts_at_once(jobs),
-        )
+            return await self._add_in_caller(queue, jobs, now, who, connection, max_live)
+        if max_live is None:
+            new = await self._hot(
+                lambda: operations.add(self.dialect, queue, jobs, now=now, who=who),
+                one_statement=self.dialect.inserts_at_once(jobs),
+            )
+        else:
+            new = await self._hot(
+                lambda: operations.add_bounded(
+                    self.dialect, queue, jobs, max_live=max_live, alone=True, now=now, who=who
+                )
+            )
         if any(job.next_attempt_at <= now for job in jobs):
             self._announce(queue)
         return new
 
     async def _add_in_caller(
-        self, queue: str, jobs: Sequence[EncodedJob], now: datetime, who: str, connection: Any
+        self,
+        queue: str,
+        jobs: Sequence[EncodedJob],
+        now: datetime,
+        who: str,
+        connection: Any,
+        max_live: int | None,
     ) -> list[bool]:
         # Needs greenlet, which SQLite does without; whoever has such a connection has loaded it.
         asynchronous = sys.modules.get("sqlalchemy.ext.asyncio")
@@ -171,13 +201,21 @@ class SqlStore(Store):
             connection = await connection.connection()
         if asynchronous is not None and isinstance(connection, asynchronous.AsyncConnection):
             new: list[bool] = await connection.run_sync(
-                lambda sync: drive(self._add_with_wake(queue, jobs, now, who), self._of_this_kind(sync))
+                lambda sync: drive(
+                    self._add_with_wake(queue, jobs, now, who, max_live), self._of_this_kind(sync)
+                )
             )
             return new
-        return self.add_blocking(queue, jobs, who=who, connection=connection)
+        return self.add_blocking(queue, jobs, who=who, connection=connection, max_live=max_live)
 
     def add_blocking(
-        self, queue: str, jobs: Sequence[EncodedJob], *, who: str, connection: Any
+        self,
+        queue: str,
+        jobs: Sequence[EncodedJob],
+        *,
+        who: str,
+        connection: Any,
+        max_live: int | None = None,
     ) -> list[bool]:
         if isinstance(connection, Session):
             connection = connection.connection()
@@ -186,12 +224,18 @@ class SqlStore(Store):
                 "connection must be a SQLAlchemy Connection, Session, AsyncConnection or AsyncSession, "
                 f"not {type(connection).__name__}"
             )
-        return drive(self._add_with_wake(queue, jobs, self.now(), who), self._of_this_kind(connection))
+        steps = self._add_with_wake(queue, jobs, self.now(), who, max_live)
+        return drive(steps, self._of_this_kind(connection))
 
     def _add_with_wake(
-        self, queue: str, jobs: Sequence[EncodedJob], now: datetime, who: str
+        self, queue: str, jobs: Sequence[EncodedJob], now: datetime, who: str, max_live: int | None
     ) -> Steps[list[bool]]:
-        new = yield from operations.add(self.dialect, queue, jobs, now=now, who=who)
+        if max_live is None:
+            new = yield from operations.add(self.dialect, queue, jobs, now=now, who=who)
+        else:
+            new = yield from operations.add_bounded(
+                self.dialect, queue, jobs, max_live=max_live, alone=False, now=now, who=who
+            )
         yield from self._steps_in_caller(queue)
         return new
 
@@ -211,6 +255,7 @@ class SqlStore(Store):
         lease: timedelta,
         who: str,
         suspects: Suspects = NO_SUSPECTS,
+        lowest_first: bool = False,
     ) -> list[Delivery]:
         await self._ready()
         now = self.now()
@@ -223,6 +268,7 @@ class SqlStore(Store):
                 lease_for=lease,
                 who=who,
                 suspects=suspects,
+                lowest_first=lowest_first,
             ),
             one_statement=self.dialect.records_by_itself,
         )
@@ -244,15 +290,26 @@ class SqlStore(Store):
         now = self.now()
         return await self._hot(lambda: operations.extend(self.dialect, deliveries, now=now, lease_for=lease))
 
-    async def release(self, queue: str, deliveries: Sequence[Delivery], *, who: str, counted: bool) -> None:
+    async def release(
+        self,
+        queue: str,
+        deliveries: Sequence[Delivery],
+        *,
+        who: str,
+        counted: bool,
+        until: Sequence[datetime] | None = None,
+    ) -> None:
         await self._ready()
         if not deliveries:
             return
         now = self.now()
         await self._hot(
-            lambda: operations.release(self.dialect, queue, deliveries, now=now, who=who, counted=counted)
+            lambda: operations.release(
+                self.dialect, queue, deliveries, now=now, who=who, counted=counted, until=until
+            )
         )
-        self._announce(queue)
+        if until is None or min(until) <= now:
+            self._announce(queue)
 
     async def recover(self, queue: str, *, timeout: timedelta, who: str) -> list[str]:
         await self._ready()
@@ -279,6 +336,36 @@ class SqlStore(Store):
         wakeup = Wakeup(lambda closed: self._wakeups[queue].discard(closed))
         self._wakeups.setdefault(queue, set()).add(wakeup)
         return wakeup
+
+    # -- rate limits
+
+    async def set_rate_limits(self, queue: str, limits: RateLimits) -> None:
+        await self._cold(lambda: rates.put(queue, limits))
+        self._announce(queue)
+
+    async def rate_limits(self, queue: str) -> RateLimits:
+        return await self._cold(lambda: rates.look(queue), read_only=True)
+
+    async def take_turns(self, queue: str, *, wanted: int) -> int:
+        await self._ready()
+        if not wanted:
+            return 0
+        now = self.now()
+        return await self._cold(lambda: rates.take_turns(queue, wanted=wanted, now=now))
+
+    async def book(self, queue: str, keys: Sequence[str]) -> list[datetime]:
+        await self._ready()
+        if not keys:
+            return []
+        now = self.now()
+        return await self._cold(lambda: rates.book(self.dialect, queue, keys, now=now))
+
+    # -- results
+
+    async def result(self, queue: str, job_id: str) -> bytes | None:
+        await self._ready()
+        now = self.now()
+        return await self._cold(lambda: results.get(queue, job_id, now=now), read_only=True)
 
     # -- dead letters
 
@@ -368,6 +455,27 @@ class SqlStore(Store):
             lambda: inspection.jobs(queue, state=state, name=name, limit=limit), read_only=True
         )
 
+    async def cancel(self, queue: str, job_ids: Sequence[str], *, who: str) -> list[str]:
+        await self._ready()
+        cancelled: set[str] = set()
+        for start in range(0, len(job_ids), COLD_CHUNK):
+            part, now = job_ids[start : start + COLD_CHUNK], self.now()
+            cancelled.update(
+                await self._cold(
+                    lambda part=part, now=now: upkeep.cancel(  # type: ignore[misc]  # as above
+                        self.dialect, queue, part, now=now, who=who
+                    )
+                )
+            )
+        return [each for each in dict.fromkeys(job_ids) if each in cancelled]
+
+    async def reschedule(self, queue: str, job_id: str, *, at: datetime) -> bool:
+        await self._ready()
+        done = await self._cold(lambda: upkeep.reschedule(self.dialect, queue, job_id, at=at))
+        if done and at <= self.now():
+            self._announce(queue)
+        return done
+
     async def pause(self, queue: str) -> None:
         await self._ready()
         now = self.now()
@@ -402,6 +510,16 @@ class SqlStore(Store):
     ) -> int:
         await self._ready()
         now = self.now()
+        for expired in (results.prune, rates.prune):
+            while (
+                await self._cold(
+                    lambda expired=expired: expired(  # type: ignore[misc]  # as above
+                        self.dialect, queue, now=now, limit=PRUNE_CHUNK
+                    )
+                )
+                >= PRUNE_CHUNK
+            ):
+                pass
         return await self._cold(
             lambda: dead_letters.prune(
                 self.dialect,

@@ -1,18 +1,22 @@
-"""What an operator does to a queue: pause, resume, purge."""
+"""What is done to what waits in a queue: pause, resume, purge, cancel, reschedule."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import ColumnElement, Select, delete, insert, or_, select, update
 
 from remuda.lifecycle import State
 from remuda.stores.sql.dialect import Dialect
 from remuda.stores.sql.moments import aware, between_ms, naive
 from remuda.stores.sql.schema import StoredState, message
 from remuda.stores.sql.schema import queue as queue_table
-from remuda.stores.sql.steps import Steps
+from remuda.stores.sql.steps import Row, Steps
 from remuda.transition import Batch
+
+_MAIN = message.c
 
 
 def queue_row(queue: str) -> Steps[int]:
@@ -38,33 +42,68 @@ def set_pause(queue: str, paused_at: datetime | None) -> Steps[None]:
 
 def purge(dialect: Dialect, queue: str, *, now: datetime, who: str, limit: int) -> Steps[int]:
     """Remove up to `limit` waiting jobs, and record it."""
-    column = message.c
-    rows = yield (
-        select(
-            column.id,
-            column.job_id,
-            column.state,
-            column.state_since,
-            column.created_at,
-            column.attempts_count,
-        )
-        .where(column.queue == queue, column.state.in_([StoredState.PENDING, StoredState.RETRYABLE]))
-        .limit(limit)
-        .with_for_update(skip_locked=True)
-    )
-    if rows:
-        yield delete(message).where(column.id.in_([row[0] for row in rows]))
-        yield from dialect.record(
-            queue,
-            Batch(
-                messages=[str(row[0]) if row[1] is None else row[1] for row in rows],
-                left=[State(row[2].value) for row in rows],
-                entered=State.REMOVED,
-                at=now,
-                dwell_ms=[between_ms(aware(row[3] or row[4]), now) for row in rows],
-                attempt=[row[5] for row in rows],
-                reason="purged",
-                who=who,
-            ),
-        )
+    rows = yield _waiting(queue).limit(limit).with_for_update(skip_locked=True)
+    yield from _remove(dialect, queue, rows, reason="purged", now=now, who=who)
     return len(rows)
+
+
+def cancel(
+    dialect: Dialect, queue: str, job_ids: Sequence[str], *, now: datetime, who: str
+) -> Steps[list[str]]:
+    """Remove those that wait, and record it. One that a worker is just fetching is waited for: it may not."""
+    rows = yield (
+        _waiting(queue).where(by_public_ids(dialect, message.c, job_ids)).order_by(_MAIN.id).with_for_update()
+    )
+    yield from _remove(dialect, queue, rows, reason="cancelled", now=now, who=who)
+    return [_public_id(row) for row in rows]
+
+
+def reschedule(dialect: Dialect, queue: str, job_id: str, *, at: datetime) -> Steps[bool]:
+    """Give a job that waits another moment. The turn it had under a rate limit is not for that one."""
+    rows = yield _waiting(queue).where(by_public_ids(dialect, message.c, [job_id])).with_for_update()
+    if rows:
+        yield (
+            update(message)
+            .where(_MAIN.id.in_([row[0] for row in rows]))
+            .values(next_attempt_at=naive(at), slot_at=None)
+        )
+    return bool(rows)
+
+
+def by_public_ids(dialect: Dialect, column: Any, ids: Sequence[str]) -> ColumnElement[bool]:
+    """The rows that ids mean, in either table: jobs' own, or the numbers of a foreign program's rows."""
+    own = dialect.among(column.job_id, ids)
+    numbers = [int(each) for each in ids if each.isascii() and each.isdecimal() and len(each) < 19]
+    return or_(own, dialect.among(column.id, numbers) & column.job_id.is_(None)) if numbers else own
+
+
+def _waiting(queue: str) -> Select[Any]:
+    """What waits, with what `_remove` has to know of it."""
+    return select(
+        _MAIN.id, _MAIN.job_id, _MAIN.state, _MAIN.state_since, _MAIN.created_at, _MAIN.attempts_count
+    ).where(_MAIN.queue == queue, _MAIN.state.in_([StoredState.PENDING, StoredState.RETRYABLE]))
+
+
+def _remove(
+    dialect: Dialect, queue: str, rows: Sequence[Row], *, reason: str, now: datetime, who: str
+) -> Steps[None]:
+    if not rows:
+        return
+    yield delete(message).where(_MAIN.id.in_([row[0] for row in rows]))
+    yield from dialect.record(
+        queue,
+        Batch(
+            messages=[_public_id(row) for row in rows],
+            left=[State(row[2].value) for row in rows],
+            entered=State.REMOVED,
+            at=now,
+            dwell_ms=[between_ms(aware(row[3] or row[4]), now) for row in rows],
+            attempt=[row[5] for row in rows],
+            reason=reason,
+            who=who,
+        ),
+    )
+
+
+def _public_id(row: Row) -> str:
+    return str(row[0]) if row[1] is None else row[1]

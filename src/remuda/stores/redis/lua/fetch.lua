@@ -1,0 +1,142 @@
+-- Acquire up to `limit` due jobs under one lease, level by level; what was returned comes before what is new.
+-- Answers the entries found (per level), and where the streams end if that was all there is.
+local limit, consumer, who, token = number_arg(), arg(), arg(), arg()
+local lease_until = arg()
+local delivered, only, lowest_first = number_arg(), arg() == '1', arg() == '1'
+local careful = delivered < 2147483647 -- suspects are told apart
+
+if redis.call('HEXISTS', meta, 'paused') == 1 then return { {}, {} } end
+promote(500)
+
+local has_extras = redis.call('HLEN', extra) > 0
+local messages, lefts, dwells, attempts, lease_args = {}, {}, {}, {}, {}
+local found, answer = 0, {}
+
+local function is_suspect(deliveries, attempt)
+  return deliveries >= delivered and deliveries > attempt
+end
+
+local function accept(index, flat, entry, fields, id, created, attempt, opened, packed, count, since)
+  local d, run_at = fields.d, fields.r
+  local left, left_at = 'PENDING', since
+  if not since then
+    left_at = (opened and opened.s) or (created and created * 1000) or now_us
+    if opened and redis.call('SREM', retryable, id) == 1 then left = 'RETRYABLE' end
+  end
+  local n = #messages + 1
+  messages[n], lefts[n], attempts[n], dwells[n] = id, left, attempt, dwell_ms(left_at)
+  lease_args[#lease_args + 1] = lease_until
+  lease_args[#lease_args + 1] = index .. '/' .. entry .. '/' .. token
+  local m = #flat
+  flat[m + 1], flat[m + 2], flat[m + 3] = entry, d, fields.n or ''
+  if packed or run_at or count ~= 1 or not d then
+    flat[m + 4] = { packed or '', run_at or '', count, since and 1 or 0 }
+  else
+    flat[m + 4] = false
+  end
+  found = found + 1
+end
+
+local function read_fields(list)
+  local fields = {}
+  for i = 1, #list, 2 do fields[list[i]] = list[i + 1] end
+  return fields
+end
+
+local function take_returned(index, stream, flat)
+  local at = '-'
+  while found < limit do
+    local ask = careful and 100 or math.min(limit - found, 1000)
+    local page = redis.call('XPENDING', stream, GROUP, at, '+', ask, RETURNED)
+    if #page == 0 then return end
+    for _, each in ipairs(page) do
+      local entry, count = each[1], each[4]
+      local read = redis.call('XRANGE', stream, entry, entry)[1]
+      if not read then
+        redis.call('XACK', stream, GROUP, entry) -- somebody deleted it: nothing is left to run
+        redis.call('HDEL', returned, index .. '/' .. entry)
+      else
+        local fields = read_fields(read[2])
+        local id, created, attempt = open_envelope(fields.d)
+        id, attempt = id or entry, attempt or 0
+        local opened, packed
+        if has_extras then opened, packed = extras_of(id) end
+        local before = count + ((opened and opened.n) or 0)
+        if found < limit and (not careful or is_suspect(before, attempt) == only) then
+          local place = index .. '/' .. entry
+          local since = tonumber(redis.call('HGET', returned, place) or now_us)
+          redis.call('HDEL', returned, place)
+          redis.call('XCLAIM', stream, GROUP, consumer, 0, entry, 'IDLE', 0, 'RETRYCOUNT', count + 1, 'JUSTID')
+          accept(index, flat, entry, fields, id, created, attempt, opened, packed, count + 1, since)
+        end
+      end
+    end
+    if #page < ask then return end
+    at = '(' .. page[#page][1]
+  end
+end
+
+local function take_new(index, stream, flat)
+  while found < limit do
+    local ask = limit - found
+    local read = redis.call('XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', ask, 'STREAMS', stream, '>')
+    if not read then return end
+    for _, each in ipairs(read[1][2]) do
+      local entry = each[1]
+      local fields = read_fields(each[2])
+      local id, created, attempt = open_envelope(fields.d)
+      id, attempt = id or entry, attempt or 0
+      local opened, packed
+      if has_extras then opened, packed = extras_of(id) end
+      local before = (opened and opened.n) or 0
+      if careful and is_suspect(before, attempt) then
+        redis.call('XCLAIM', stream, GROUP, RETURNED, 0, entry, 'IDLE', LONG_IDLE_MS, 'RETRYCOUNT', 0, 'JUSTID')
+        redis.call('SREM', retryable, id)
+        redis.call('HSET', returned, index .. '/' .. entry, whole((opened and opened.s) or now_us))
+      else
+        accept(index, flat, entry, fields, id, created, attempt, opened, packed, 1, nil)
+      end
+    end
+    if #read[1][2] < ask then return end
+  end
+end
+
+for step = FIRST_STREAM, LAST_STREAM do
+  local index = lowest_first and (FIRST_STREAM + LAST_STREAM - step) or step
+  local stream = KEYS[index]
+  if found < limit and redis.call('EXISTS', stream) == 1 then
+    local flat = {}
+    local known = redis.pcall('XPENDING', stream, GROUP)
+    if known.err then
+      redis.call('XGROUP', 'CREATE', stream, GROUP, '0')
+    else
+      take_returned(index, stream, flat)
+    end
+    if not only then take_new(index, stream, flat) end
+    if #flat > 0 then
+      answer[#answer + 1] = index
+      answer[#answer + 1] = flat
+    end
+  end
+end
+
+if found > 0 then
+  call_with_list(lease_args, 'ZADD', leases)
+  record_moves(messages, lefts, 'PROCESSING', dwells, attempts, nil, who)
+end
+
+local ends = {}
+if found < limit then
+  for index = FIRST_STREAM - 1, LAST_STREAM do -- the wake stream, then the jobs'
+    local key = KEYS[index]
+    local last = '0-0'
+    if redis.call('EXISTS', key) == 1 then
+      local facts = redis.call('XINFO', 'STREAM', key)
+      for i = 1, #facts, 2 do
+        if facts[i] == 'last-generated-id' then last = facts[i + 1] end
+      end
+    end
+    ends[#ends + 1] = last
+  end
+end
+return { answer, ends }

@@ -1,0 +1,26 @@
+-- Another moment for a job that waits: where it is in the delayed set, or as a stream entry that nobody holds.
+local kind, id, score, member = arg(), arg(), arg(), arg()
+local first = first_delayed()
+if kind == 'member' then
+  if not redis.call('ZSCORE', delayed, member) then return 0 end
+else
+  local index, entry = number_arg(), arg()
+  local stream = KEYS[index]
+  if not redis.call('XRANGE', stream, entry, entry)[1] then return 0 end
+  if group_exists(stream) then
+    local holder = pending(stream, entry)
+    if holder and holder ~= RETURNED then return 0 end
+    if holder then
+      -- Its deliveries would be forgotten with the entry: the caller wrote them into the extras.
+      redis.call('XACK', stream, GROUP, entry)
+      redis.call('HDEL', returned, index .. '/' .. entry)
+    end
+  end
+  redis.call('XDEL', stream, entry)
+  redis.call('HSET', extra, id, arg())
+end
+redis.call('ZADD', delayed, score, member)
+redis.call('SET', prefix .. 'didx:' .. id, member, 'PX',
+  whole(math.max(0, tonumber(score) - now_us / 1000) + 3600000))
+if first_delayed() ~= first then wake_up() end
+return 1

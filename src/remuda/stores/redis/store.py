@@ -1,0 +1,631 @@
+"""RedisStore: the contract on Redis and Valkey Streams, with ChasquiMQ's keys and bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from remuda.clock import Clock
+from remuda.errors import ConfigurationError, QueueFullError, StoreError
+from remuda.lifecycle import State
+from remuda.message import DeadLetter, DeadLetterFilter, JobRecord, Replayed, Stats
+from remuda.rate import RateLimit, RateLimits
+from remuda.stores.contract import (
+    NO_SUSPECTS,
+    Capabilities,
+    Delivery,
+    EncodedJob,
+    Settlement,
+    Store,
+    Suspects,
+    TrailPage,
+    Wakeup,
+)
+from remuda.stores.redis import dead_letters, scripts, trail
+from remuda.stores.redis.dead_letters import DeadLetterStream
+from remuda.stores.redis.inspection import Inspector, next_due_from, stats_from
+from remuda.stores.redis.keys import OURS, Keys, keys_of, queue_of
+from remuda.stores.redis.link import Link, Script
+from remuda.stores.redis.operations import (
+    Argument,
+    Caps,
+    add_arguments,
+    deliveries,
+    held,
+    release_arguments,
+    rescheduled,
+    settle_arguments,
+)
+from remuda.stores.redis.records import DeadEntry
+from remuda.stores.redis.urls import parse
+from remuda.stores.redis.waking import StreamWakeup
+from remuda.stores.redis.wire import from_us, to_us
+
+COLD_CHUNK = 500
+ADDED_AT_ONCE = 200_000  # a server takes about a million arguments in one command
+RECOVERED_AT_ONCE = 500
+FORGET_CONSUMERS_AFTER = timedelta(hours=1)
+DEFAULT_TRAIL_MAX = 1_000_000
+DEFAULT_TRAIL_AGE = timedelta(days=7)
+DEFAULT_DONE_MAX = 100_000
+DONE_BYTES_MAX = 64 * 1024 * 1024
+DEFAULT_DLQ_MAX = 100_000
+# ChasquiMQ's workers claim what was idle for 30 s, whatever its lease.
+RENEW_WITHIN = timedelta(seconds=10)
+
+
+class RedisStore(Store):
+    """Redis 6.2 or later, Valkey 7.2 or later."""
+
+    def __init__(self, url: str, clock: Clock | None = None) -> None:
+        self._address = parse(url)
+        self._link = Link(self._address)
+        self.url = self._link.url
+        self._clock = clock
+        self._clock_offset = timedelta(0)
+        self._opening = asyncio.Lock()
+        self._capabilities: Capabilities | None = None
+        self._closed = False
+        self._has_ackdel = False
+        self._ends: dict[str, list[bytes]] = {}
+        address = self._address
+        self._trail_max = DEFAULT_TRAIL_MAX if address.trail_max is None else address.trail_max
+        self._trail_age = DEFAULT_TRAIL_AGE if address.trail_age is None else address.trail_age
+        self._caps = Caps(
+            DEFAULT_DONE_MAX if address.done_max is None else address.done_max,
+            DONE_BYTES_MAX,
+            DEFAULT_DLQ_MAX if address.dlq_max is None else address.dlq_max,
+        )
+
+    # -- life
+
+    def now(self) -> datetime:
+        if self._clock is not None:
+            return self._clock.now()
+        return datetime.now(UTC) + self._clock_offset
+
+    async def open(self) -> Capabilities:
+        if self._capabilities is not None:
+            return self._capabilities
+        async with self._opening:
+            if self._closed:
+                raise StoreError(f"the store {self.url} was closed; open a new one")
+            if self._capabilities is None:
+                server = await self._link.open()
+                self._has_ackdel = server.has_ackdel
+                await self._learn_clock()
+                self._capabilities = Capabilities(
+                    backend=server.kind,
+                    version=server.release,
+                    wake="watch",
+                    transactional=False,
+                    renew_within=RENEW_WITHIN,
+                    completed_kept=self._caps.done_jobs,
+                    features=server.features(),
+                )
+            return self._capabilities
+
+    async def close(self) -> None:
+        async with self._opening:
+            self._closed = True
+            self._capabilities = None
+            await self._link.close()
+
+    async def _learn_clock(self) -> None:
+        """How far the server's clock is from this machine's, as far as the length of a round trip tells."""
+        if self._clock is not None:
+            return
+        asked = datetime.now(UTC)
+        seconds, microseconds = await self._link.call("TIME")
+        answered = datetime.now(UTC)
+        server = from_us(int(seconds) * 1_000_000 + int(microseconds))
+        offset = server - (asked + (answered - asked) / 2)
+        # Less than the answer took on its way is no difference that could be told.
+        self._clock_offset = timedelta(0) if abs(offset) <= answered - asked else offset
+
+    async def _run(self, script: Script, queue: str, now: datetime, arguments: Sequence[Argument]) -> Any:
+        if self._capabilities is None:
+            await self.open()
+        keys = keys_of(queue)
+        return await self._link.run(
+            script, keys.for_scripts(), [keys.prefix, to_us(now), self._trail_max, *arguments]
+        )
+
+    async def _inspector(self, queue: str) -> tuple[Inspector, Keys]:
+        await self.open()
+        keys = keys_of(queue)
+        return Inspector(self._link, keys, queue), keys
+
+    # -- publishing and delivering
+
+    async def add(
+        self,
+        queue: str,
+        jobs: Sequence[EncodedJob],
+        *,
+        who: str,
+        connection: Any = None,
+        max_live: int | None = None,
+    ) -> list[bool]:
+        if connection is not None:
+            raise ConfigurationError(
+                f"{self.url} has no transactions that a job could join: leave out `connection`, "
+                "or use a SQL store"
+            )
+        await self.open()
+        if len(jobs) > ADDED_AT_ONCE:
+            raise ConfigurationError(
+                f"{len(jobs):,} jobs in one call; at most {ADDED_AT_ONCE:,} fit into one step"
+            )
+        new = _first_of_each(jobs)
+        while any(new):
+            chosen = (
+                list(jobs) if all(new) else [job for job, is_new in zip(jobs, new, strict=True) if is_new]
+            )
+            now = self.now()
+            arguments, special = add_arguments(chosen, now=now, who=who, max_live=max_live)
+            answer = await self._run(scripts.ADD, queue, now, arguments)
+            if answer == 0:
+                break
+            if answer[0] == b"full":
+                raise QueueFullError(
+                    f"the queue {queue!r} holds {answer[1]:,} jobs that have not ended; "
+                    f"with {len(chosen):,} more it would hold over {max_live:,}"
+                )
+            taken = {special[place - 1].id for place in answer[1:]}
+            new = [is_new and job.id not in taken for job, is_new in zip(jobs, new, strict=True)]
+        return new
+
+    def add_blocking(
+        self,
+        queue: str,
+        jobs: Sequence[EncodedJob],
+        *,
+        who: str,
+        connection: Any,
+        max_live: int | None = None,
+    ) -> list[bool]:
+        raise ConfigurationError(
+            f"{self.url} has no transactions that a job could join: leave out `connection`, or use a SQL store"
+        )
+
+    async def fetch(
+        self,
+        queue: str,
+        *,
+        limit: int,
+        lease: timedelta,
+        who: str,
+        suspects: Suspects = NO_SUSPECTS,
+        lowest_first: bool = False,
+    ) -> list[Delivery]:
+        if self._capabilities is None:
+            await self.open()
+        now = self.now()
+        number = secrets.randbits(62) + 1
+        token = f"{to_us(now)}-{number:x}"
+        consumer = OURS + who
+        leased_until = now + lease
+        answer, ends = await self._run(
+            scripts.FETCH,
+            queue,
+            now,
+            [
+                limit,
+                consumer,
+                who,
+                token,
+                to_us(leased_until),
+                suspects.delivered,
+                "1" if suspects.only else "0",
+                "1" if lowest_first else "0",
+            ],
+        )
+        if ends:
+            self._ends[queue] = ends
+        return deliveries(
+            answer, consumer=consumer, token=token, lease=number, now=now, leased_until=leased_until
+        )
+
+    async def settle(self, queue: str, settlements: Sequence[Settlement], *, who: str) -> list[Settlement]:
+        told: dict[str, Settlement] = {}
+        for each in settlements:
+            told.setdefault(each.delivery.key.lease, each)
+        remaining = list(told.values())
+        while remaining:
+            now = self.now()
+            lost = await self._run(
+                scripts.SETTLE,
+                queue,
+                now,
+                settle_arguments(remaining, now=now, who=who, has_ackdel=self._has_ackdel, caps=self._caps),
+            )
+            if not lost:
+                break
+            remaining = _without(remaining, lost)
+        written = {id(each) for each in remaining}
+        return [] if len(written) == len(settlements) else [e for e in settlements if id(e) not in written]
+
+    async def extend(self, queue: str, deliveries: Sequence[Delivery], *, lease: timedelta) -> list[Delivery]:
+        if not deliveries:
+            return []
+        now = self.now()
+        leased_until = now + lease
+        lost = await self._run(
+            scripts.EXTEND,
+            queue,
+            now,
+            [*held(deliveries), to_us(leased_until), *(each.key.consumer for each in deliveries)],
+        )
+        gone = {place - 1 for place in lost}
+        for place, each in enumerate(deliveries):
+            if place not in gone:
+                each.leased_until = leased_until
+        return [each for place, each in enumerate(deliveries) if place in gone]
+
+    async def release(
+        self,
+        queue: str,
+        deliveries: Sequence[Delivery],
+        *,
+        who: str,
+        counted: bool,
+        until: Sequence[datetime] | None = None,
+    ) -> None:
+        pairs = list(zip(deliveries, until or [self.now()] * len(deliveries), strict=True))
+        while pairs:
+            now = self.now()
+            lost = await self._run(
+                scripts.RELEASE,
+                queue,
+                now,
+                release_arguments(
+                    [each for each, _ in pairs],
+                    now=now,
+                    who=who,
+                    counted=counted,
+                    until=None if until is None else [moment for _, moment in pairs],
+                    has_ackdel=self._has_ackdel,
+                ),
+            )
+            if not lost:
+                return
+            pairs = _without(pairs, lost)
+
+    async def recover(self, queue: str, *, timeout: timedelta, who: str) -> list[str]:
+        await self.open()
+        await self._learn_clock()
+        recovered: list[str] = []
+        while True:
+            chunk = await self._run(
+                scripts.RECOVER,
+                queue,
+                self.now(),
+                [
+                    RECOVERED_AT_ONCE,
+                    who,
+                    timeout // timedelta(milliseconds=1),
+                    FORGET_CONSUMERS_AFTER // timedelta(milliseconds=1),
+                ],
+            )
+            recovered += [each.decode() for each in chunk]
+            if len(chunk) < RECOVERED_AT_ONCE:
+                return recovered
+
+    async def next_due(self, queue: str) -> datetime | None:
+        await self.open()
+        now = self.now()
+        return next_due_from(await self._run(scripts.STATS, queue, now, []), now)
+
+    def watch(self, queue: str) -> Wakeup:
+        return StreamWakeup(self._link, keys_of(queue), lambda: self._ends.get(queue))
+
+    # -- rate limits
+
+    async def set_rate_limits(self, queue: str, limits: RateLimits) -> None:
+        await self.open()
+        keys = keys_of(queue)
+        commands: list[tuple[Any, ...]] = [
+            ("HDEL", keys.meta, "queue_jobs", "queue_per", "key_jobs", "key_per"),
+        ]
+        for name, limit in (("queue", limits.queue), ("key", limits.key)):
+            if limit is not None:
+                per_us = limit.per // timedelta(microseconds=1)
+                commands.append(("HSET", keys.meta, f"{name}_jobs", limit.jobs, f"{name}_per", per_us))
+        await self._link.call_many(commands)
+
+    async def rate_limits(self, queue: str) -> RateLimits:
+        await self.open()
+        keys = keys_of(queue)
+        jobs, per, key_jobs, key_per = await self._link.call(
+            "HMGET", keys.meta, "queue_jobs", "queue_per", "key_jobs", "key_per"
+        )
+        return RateLimits(queue=_limit(jobs, per), key=_limit(key_jobs, key_per))
+
+    async def take_turns(self, queue: str, *, wanted: int) -> int:
+        await self.open()
+        granted: int = await self._run(scripts.RATES, queue, self.now(), ["take", wanted])
+        return granted
+
+    async def book(self, queue: str, keys: Sequence[str]) -> list[datetime]:
+        await self.open()
+        moments = await self._run(scripts.RATES, queue, self.now(), ["book", len(keys), *keys])
+        return [from_us(int(moment)) for moment in moments]
+
+    # -- results
+
+    async def result(self, queue: str, job_id: str) -> bytes | None:
+        await self.open()
+        keys = keys_of(queue)
+        value, over = await self._link.call_many(
+            [("GET", keys.result(job_id)), ("ZSCORE", keys.results, job_id)]
+        )
+        if value is None or (over is not None and float(over) <= to_us(self.now())):
+            return None
+        result: bytes = value
+        return result
+
+    # -- dead letters
+
+    async def _dead(self, queue: str) -> DeadLetterStream:
+        inspector, keys = await self._inspector(queue)
+        return DeadLetterStream(inspector, keys)
+
+    async def count_dead(self, queue: str, which: DeadLetterFilter) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        async for dead in (await self._dead(queue)).matching(which):
+            counts[dead.reason] = counts.get(dead.reason, 0) + 1
+        return counts
+
+    async def peek_dead(
+        self,
+        queue: str,
+        which: DeadLetterFilter,
+        *,
+        limit: int,
+        after: str | None = None,
+        oldest_first: bool = False,
+    ) -> list[DeadLetter]:
+        found: list[DeadLetter] = []
+        if limit < 1:
+            return found
+        stream = await self._dead(queue)
+        async for dead in stream.matching(which, after=after, oldest_first=oldest_first):
+            found.append(dead.letter(queue))
+            if len(found) == limit:
+                break
+        return found
+
+    async def replay_dead(
+        self, queue: str, which: DeadLetterFilter, *, limit: int, who: str, dry_run: bool = False
+    ) -> Replayed:
+        chosen: list[DeadEntry] = []
+        still_live: dict[str, None] = {}
+        seen: set[str] = set()
+        replayed: list[str] = []
+        async for dead in (await self._dead(queue)).matching(which):
+            if len(replayed) + len(chosen) >= limit:
+                break
+            if await self._lives_again(queue, dead):
+                still_live[dead.id] = None
+            elif dead.id not in seen:  # the same id may have died more than once: only one can live again
+                seen.add(dead.id)
+                chosen.append(dead)
+                if len(chosen) == COLD_CHUNK and not dry_run:
+                    replayed += await self._replay(queue, chosen, who)
+                    chosen = []
+        if dry_run:
+            return Replayed(ids=[dead.id for dead in chosen], still_live=list(still_live))
+        if chosen:
+            replayed += await self._replay(queue, chosen, who)
+        return Replayed(ids=replayed, still_live=[each for each in still_live if each not in seen])
+
+    async def _lives_again(self, queue: str, dead: DeadEntry) -> bool:
+        """Whether a job with the same unique id was added since."""
+        if not dead.extra.unique:
+            return False
+        return bool(await self._link.call("GET", keys_of(queue).held_id(dead.id)) == b"live")
+
+    async def _replay(self, queue: str, chosen: Sequence[DeadEntry], who: str) -> list[str]:
+        now = self.now()
+        arguments: list[Argument] = [who, len(chosen)]
+        for dead in chosen:
+            arguments += dead_letters.replay_arguments(dead, now)
+        moved = await self._run(scripts.REPLAY, queue, now, arguments)
+        return [chosen[place - 1].id for place in moved]
+
+    async def drop_dead(self, queue: str, which: DeadLetterFilter, *, limit: int, who: str) -> list[str]:
+        return await self._drop(queue, which, limit=limit, who=who, reason="dropped", spare=lambda _: False)
+
+    async def _drop(
+        self,
+        queue: str,
+        which: DeadLetterFilter,
+        *,
+        limit: int,
+        who: str,
+        reason: str,
+        spare: Callable[[DeadEntry], bool],
+    ) -> list[str]:
+        dropped: list[str] = []
+        chosen: list[DeadEntry] = []
+        async for dead in (await self._dead(queue)).matching(which):
+            if len(dropped) + len(chosen) >= limit:
+                break
+            if not spare(dead):
+                chosen.append(dead)
+                if len(chosen) == COLD_CHUNK:
+                    dropped += await self._remove(queue, chosen, who, reason)
+                    chosen = []
+        if chosen:
+            dropped += await self._remove(queue, chosen, who, reason)
+        return dropped
+
+    async def _remove(self, queue: str, chosen: Sequence[DeadEntry], who: str, reason: str) -> list[str]:
+        arguments: list[Argument] = [who, reason, len(chosen)]
+        for dead in chosen:
+            arguments += dead_letters.drop_arguments(dead)
+        there = await self._run(scripts.DROP, queue, self.now(), arguments)
+        return [chosen[place - 1].id for place in there]
+
+    # -- looking and operating
+
+    async def queues(self) -> list[str]:
+        await self.open()
+        found: set[str] = set()
+        async for key in self._link.scan("{chasqui:*}:*"):
+            name = queue_of(key)
+            if name is not None:
+                found.add(name)
+        return sorted(found)
+
+    async def stats(self, queue: str) -> Stats:
+        await self.open()
+        now = self.now()
+        return stats_from(await self._run(scripts.STATS, queue, now, []), queue, now)
+
+    async def get(self, queue: str, job_id: str) -> JobRecord | None:
+        inspector, _ = await self._inspector(queue)
+        live = await inspector.find_live(job_id)
+        if live is not None:
+            return live.record(queue)
+        completed = await inspector.find_completed(job_id)
+        dead = await self.peek_dead(queue, DeadLetterFilter(ids=(job_id,)), limit=1)
+        ended = [*([] if completed is None else [completed]), *dead]
+        return max(ended, key=lambda record: record.ended_at or record.created_at, default=None)
+
+    async def jobs(self, queue: str, *, state: State | None, name: str | None, limit: int) -> list[JobRecord]:
+        inspector, _ = await self._inspector(queue)
+        found: list[JobRecord] = []
+        if state not in (State.COMPLETED, State.FAILED):
+            found += await inspector.live(state=state, name=name, limit=limit)
+        ended: list[JobRecord] = []
+        room = limit - len(found)
+        if room and state in (None, State.COMPLETED):
+            ended += await inspector.completed(name=name, limit=room)
+        if room and state in (None, State.FAILED):
+            ended += await self.peek_dead(queue, DeadLetterFilter(name=name), limit=room)
+        ended.sort(key=lambda record: record.ended_at or record.created_at, reverse=True)
+        return found + ended[:room]
+
+    async def cancel(self, queue: str, job_ids: Sequence[str], *, who: str) -> list[str]:
+        inspector, _ = await self._inspector(queue)
+        members: list[Argument] = []
+        entries: list[Argument] = []
+        for job_id in dict.fromkeys(job_ids):
+            found = await inspector.find_live(job_id)
+            if found is None or found.state is State.PROCESSING:
+                continue
+            if found.member is not None:
+                members.append(found.member)
+            elif found.index is not None:
+                entries += (found.index, found.entry)
+        removed = await self._run(
+            scripts.CANCEL,
+            queue,
+            self.now(),
+            [who, len(members), len(entries) // 2, *members, *entries],
+        )
+        gone = {each.decode() for each in removed}
+        return [job_id for job_id in dict.fromkeys(job_ids) if job_id in gone]
+
+    async def reschedule(self, queue: str, job_id: str, *, at: datetime) -> bool:
+        inspector, _ = await self._inspector(queue)
+        found = await inspector.find_live(job_id)
+        if found is None or found.state is State.PROCESSING:
+            return False
+        arguments = rescheduled(found, at)
+        return bool(await self._run(scripts.RESCHEDULE, queue, self.now(), arguments))
+
+    async def pause(self, queue: str) -> None:
+        await self.open()
+        now = self.now()
+        await self._run(scripts.PAUSE, queue, now, [to_us(now)])
+
+    async def resume(self, queue: str) -> None:
+        await self.open()
+        await self._run(scripts.PAUSE, queue, self.now(), [""])
+
+    async def purge(self, queue: str, *, who: str) -> int:
+        await self.open()
+        removed = 0
+        while True:
+            chunk: int = await self._run(scripts.PURGE, queue, self.now(), [COLD_CHUNK, who])
+            removed += chunk
+            if chunk < COLD_CHUNK:
+                return removed
+
+    async def prune(
+        self,
+        queue: str,
+        *,
+        completed_before: datetime | None,
+        failed_before: datetime | None,
+        who: str,
+        limit: int,
+    ) -> int:
+        await self.open()
+        now = self.now()
+        removed = 0
+        if completed_before is not None:
+            removed += await self._run(scripts.PRUNE, queue, now, [to_us(completed_before), limit])
+        if failed_before is not None and removed < limit:
+            which = DeadLetterFilter(until=failed_before - timedelta(microseconds=1))
+            dropped = await self._drop(
+                queue,
+                which,
+                limit=limit - removed,
+                who=who,
+                reason="retention",
+                spare=lambda dead: dead_letters.holds_its_id(dead, now),
+            )
+            removed += len(dropped)
+        await self._age_trail(queue, now)
+        return removed
+
+    # -- the trail
+
+    async def _age_trail(self, queue: str, now: datetime) -> None:
+        """Forget what is older than the trail's age, and rate buckets and results that are over."""
+        up_to = await trail.offset(self._link, keys_of(queue), since=now - self._trail_age)
+        if up_to:
+            await self.trim_transitions(queue, up_to=up_to)
+        await self._link.call("ZREMRANGEBYSCORE", keys_of(queue).results, "-inf", to_us(now))
+
+    async def transitions(self, queue: str, *, after: int, limit: int) -> TrailPage:
+        await self.open()
+        return await trail.read(self._link, keys_of(queue), queue, after=after, limit=limit)
+
+    async def trail_offset(self, queue: str, *, since: datetime) -> int:
+        await self.open()
+        return await trail.offset(self._link, keys_of(queue), since=since)
+
+    async def trim_transitions(self, queue: str, *, up_to: int) -> int:
+        await self.open()
+        trimmed: int = await self._run(scripts.TRIM, queue, self.now(), [up_to])
+        return trimmed
+
+
+def _first_of_each(jobs: Sequence[EncodedJob]) -> list[bool]:
+    """For each job whether it is the first of its id in the batch."""
+    seen: set[str] = set()
+    first = []
+    for job in jobs:
+        first.append(job.id not in seen)
+        if job.unique:
+            seen.add(job.id)
+    return first
+
+
+def _without(items: list[Any], places: Sequence[int]) -> list[Any]:
+    gone = set(places)
+    return [each for place, each in enumerate(items, 1) if place not in gone]
+
+
+def _limit(jobs: bytes | None, per_us: bytes | None) -> RateLimit | None:
+    if jobs is None or per_us is None:
+        return None
+    return RateLimit(int(jobs), timedelta(microseconds=int(per_us)))
