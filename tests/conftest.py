@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,9 +18,10 @@ AnyServer = TypeVar("AnyServer", bound=Server | RedisCluster)
 
 REQUIRED = os.environ.get("REMUDA_TEST_REQUIRE", "").split(",")
 SQL_STORES = ["sqlite", "postgres", "mariadb"]
-# Where the environment names no Redis 8 its tests are not even collected, unless they are required.
-NAMED = list(dict.fromkeys([*named_servers(), *(label for label in ("redis8",) if label in REQUIRED)]))
-REDIS_STORES = list(dict.fromkeys(["valkey", "redis7", *NAMED, "cluster"]))
+# Newer and older servers, by label: those that the environment names, and those that it requires.
+OTHERS = {*named_servers(), *(label for label in REQUIRED if re.fullmatch(r"(redis|valkey)\d+", label))}
+OTHERS -= {"redis7"}  # is tested in any case
+REDIS_STORES = ["valkey", "redis7", *sorted(OTHERS), "cluster"]
 
 
 def pytest_report_header() -> list[str]:
@@ -52,7 +54,8 @@ def valkey_server() -> Iterator[ValkeyServer]:
 @pytest.fixture(scope="session")
 def redis7_server() -> Iterator[RedisServer]:
     """A server of this machine's own Redis, of this test process alone, like `valkey_server`."""
-    with _serving("redis7", RedisServer) as server:
+    named = named_servers().get("redis7")
+    with _serving("redis7", lambda: RedisServer(named and named.program)) as server:
         yield server
 
 
@@ -153,7 +156,7 @@ def redis_store_url(request: pytest.FixtureRequest) -> str:
 
 
 def _store_url(request: pytest.FixtureRequest) -> str:
-    if request.param in NAMED:
+    if request.param in OTHERS:
         return str(request.getfixturevalue("named_redis")(request.param).fresh())
     return str(request.getfixturevalue(f"{request.param}_url"))
 

@@ -35,7 +35,9 @@ from taskiq_redis import ListQueueBroker, RedisStreamBroker
 from bench.measures import main
 from bench.peer import Handled, Peer
 
-logging.getLogger("taskiq").setLevel(logging.ERROR)
+logging.getLogger("taskiq").setLevel(logging.CRITICAL)
+
+STOP_PATIENCE_SECONDS = 3
 
 
 class Taskiq(Peer):
@@ -47,6 +49,8 @@ class Taskiq(Peer):
             "max_async_tasks": 100,
             "max_prefetch": 100,
             "xread_count": 100,
+            # By default the lock of a worker that was stopped while it held it keeps all others waiting.
+            "unacknowledged_lock_timeout": 1,
             "pool": 20,
             "serializer": "orjson",
             "validate_params": False,
@@ -96,16 +100,19 @@ class Taskiq(Peer):
             yield
         finally:
             stopping.set()
-            await running
+            # Now and then its read does not hear of it; without a connection it must end.
+            await asyncio.wait([running], timeout=STOP_PATIENCE_SECONDS)
             await broker.shutdown()
+            await asyncio.wait([running], timeout=STOP_PATIENCE_SECONDS)
 
     def _broker(self) -> Any:
         pool = {"max_connection_pool_size": self.tune["pool"]}
         if self.tune["broker"] == "list":
-            broker: Any = ListQueueBroker(self.url, queue_name="bench", **pool)
+            # It waits for a job without end, which redis-py would take for a dead connection.
+            broker: Any = ListQueueBroker(self.url, queue_name="bench", socket_timeout=None, **pool)
         else:
-            count = self.tune["xread_count"]
-            broker = RedisStreamBroker(self.url, "bench", consumer_id="0", xread_count=count, **pool)
+            options = {name: self.tune[name] for name in ("xread_count", "unacknowledged_lock_timeout")}
+            broker = RedisStreamBroker(self.url, "bench", consumer_id="0", **options, **pool)
         return broker.with_serializer(ORJSONSerializer())
 
 

@@ -47,12 +47,24 @@ async def release(queue: Queue, *deliveries: Delivery, counted: bool = False) ->
     await queue.store.release(queue.name, deliveries, who="worker-1", counted=counted)
 
 
+async def defer(queue: Queue, deliveries: Sequence[Delivery], until: Sequence[datetime]) -> None:
+    """Put back until their turn."""
+    await queue.store.release(queue.name, deliveries, who="worker-1", counted=False, until=until)
+
+
 async def recover(queue: Queue, timeout: timedelta = LEASE) -> list[str]:
     return await queue.store.recover(queue.name, timeout=timeout, who="recoverer")
 
 
-def acked(delivery: Delivery, *, keep: bool = True) -> Settlement:
-    return Settlement(delivery=delivery, state=State.COMPLETED, started_at=delivery.acquired_at, keep=keep)
+def acked(delivery: Delivery, *, keep: bool = True, result: bytes | None = None) -> Settlement:
+    return Settlement(
+        delivery=delivery,
+        state=State.COMPLETED,
+        started_at=delivery.acquired_at,
+        keep=keep,
+        result=result,
+        result_ttl=HOUR,
+    )
 
 
 def nacked(delivery: Delivery, at: datetime, failure: Failure | None = None) -> Settlement:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
 import pytest
+import redis
 
-from remuda import Constant, Job, NewJob, NoRetry, Queue, UnrecoverableError, Worker
+from remuda import Constant, Exponential, Job, NewJob, NoRetry, Queue, UnrecoverableError, Worker
 from tests.faults.waiting import until
 from tests.interop.conftest import ChasquiMQ, Running
 from tests.redis_servers import RedisServer
@@ -20,6 +22,7 @@ pytestmark = pytest.mark.interop
 QUICK = timedelta(milliseconds=50)
 LATER = timedelta(hours=1)
 AT_ONCE = {"kind": "fixed", "delay_ms": 1, "jitter_ms": 0}
+CREATED_AT = re.compile(rb"\xcf\x00\x00\x01[\x80-\xff].{4}", re.DOTALL)  # the milliseconds of this decade
 STREAM, DELAYED, DLQ = ("{chasqui:shared}:" + key for key in ("stream", "delayed", "dlq"))
 
 
@@ -138,9 +141,10 @@ async def test_both_work_on_one_queue_and_every_job_runs_once(queue: Queue, chas
         await queue.add("first", {"number": 0})
         await until(lambda: worker.said("end"), "ChasquiMQ is at work")
         async with working(queue, concurrency=10, fetch_batch_size=10) as begun:
-            ours = [NewJob("ours", {"number": number}) for number in range(1, 501)]
-            theirs = [{"name": "theirs", "data": {"number": number}} for number in range(501, 1_001)]
-            late = [NewJob("ours", {"number": number}, delay=QUICK) for number in range(1_001, 1_101)]
+            payloads = [{"number": number, "hold_s": 0.005} for number in range(1_101)]
+            ours = [NewJob("ours", payload) for payload in payloads[1:501]]
+            theirs = [{"name": "theirs", "data": payload} for payload in payloads[501:1_001]]
+            late = [NewJob("ours", payload, delay=QUICK) for payload in payloads[1_001:]]
             await asyncio.gather(their(chasquimq, "add", bulk=theirs), queue.add_many([*ours, *late]))
             await until(lambda: len(begun) + len(worker.said("start")) >= 1_101, "all are begun", within_s=60)
             await until(lambda: nothing_lives(queue), "all are done")
@@ -152,6 +156,53 @@ async def test_both_work_on_one_queue_and_every_job_runs_once(queue: Queue, chas
     assert len(run_there) > 1
 
 
+async def test_a_job_of_ours_and_the_same_one_of_theirs_are_the_same_bytes(
+    queue: Queue, chasquimq: ChasquiMQ, redis8_server: RedisServer
+) -> None:
+    payload = {"to": "ä@example.org", "items": [1, 2.5, None, -7]}
+    policy = Exponential(
+        initial=timedelta(seconds=1),
+        cap=timedelta(seconds=5),
+        jitter=timedelta(milliseconds=10),
+        max_attempts=4,
+    )
+    backoff = {
+        "kind": "exponential",
+        "delay_ms": 1_000,
+        "max_delay_ms": 5_000,
+        "multiplier": 2.0,
+        "jitter_ms": 10,
+    }
+    theirs = {"name": "send", "data": payload}
+    with redis8_server.client() as client:
+        await they_add(
+            chasquimq,
+            {**theirs, "job_id": "plain"},
+            {**theirs, "job_id": "retried", "attempts": 4, "backoff": backoff},
+            {**theirs, "job_id": "later", "delay_ms": 3_600_000},
+        )
+        written = _written(client)
+        client.flushall()
+        await queue.add_many(
+            [
+                NewJob("send", payload, job_id="plain"),
+                NewJob("send", payload, job_id="retried", retry=policy),
+                NewJob("send", payload, job_id="later", delay=LATER),
+            ]
+        )
+        assert _written(client) == written
+        assert len(written) == 3
+
+
+def _written(client: redis.Redis) -> list[list[Any]]:
+    """The waiting jobs as they lie on the wire, without the moments at which they were added."""
+    entries = [fields for _, fields in client.xrange(STREAM)]
+    members = client.zrange(DELAYED, 0, -1)
+    return [
+        [CREATED_AT.sub(b"", part) for part in found] for found in (*(e.values() for e in entries), members)
+    ]
+
+
 # -- leases
 
 
@@ -159,7 +210,10 @@ async def test_a_slow_handler_of_ours_is_not_run_a_second_time_by_chasquimq(
     queue: Queue, chasquimq: ChasquiMQ
 ) -> None:
     """Their workers take what has been idle for a while, 30 s unless told otherwise, from anyone."""
-    slow = [await queue.add("slow", {"hold_s": 4}) for _ in range(3)]
+    renew_within = (await queue.open()).renew_within
+    assert renew_within is not None
+    assert renew_within < timedelta(seconds=30)
+    slow = [await queue.add("slow", {"hold_s": 2.5}) for _ in range(2)]
     async with working(queue, concurrency=1, release_stuck_timeout=timedelta(seconds=1)) as begun:
         await until(lambda: begun, "the first one has begun")
         async with them_working(chasquimq, claim_min_idle_ms=1_500) as worker:
@@ -306,7 +360,7 @@ async def _is_retryable(queue: Queue, job_id: str) -> bool:
 
 async def test_a_retry_begun_by_one_is_continued_by_the_other(queue: Queue, chasquimq: ChasquiMQ) -> None:
     """The attempts go on counting, and headers outlive a run by a program that does not know of them."""
-    soon = Constant(every=timedelta(milliseconds=300), max_attempts=5)
+    soon = Constant(every=timedelta(seconds=1), max_attempts=5)
     ours = await queue.add("ours", {"fail": 2}, retry=soon, headers={"trace": "t-1"})
     async with them_working(chasquimq) as worker:
         await until(lambda: worker.said("start"), "the first run is ChasquiMQ's")

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
+from remuda.errors import QueueFullError
 from remuda.lifecycle import State
 from remuda.message import DeadLetter, DeadLetterFilter, JobRecord, Replayed, Stats
 from remuda.rate import RateLimits
@@ -139,6 +140,16 @@ class Suspects(NamedTuple):
 
 
 NO_SUSPECTS = Suspects(delivered=2**31 - 1, only=False)
+
+
+def queue_full(queue: str, *, live: int, more: int, max_live: int | None) -> QueueFullError:
+    """The error of an add that would make a queue fuller than it may be."""
+    limit = live if max_live is None else max_live
+    holds = f"{live:,}" if live < limit else f"{live:,} or more"
+    return QueueFullError(
+        f"the queue {queue!r} is full: {holds} of its jobs have not ended, and max_live is {limit:,}; "
+        f"{more:,} more were to be added, and none was"
+    )
 
 
 class Wakeup:

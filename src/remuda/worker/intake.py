@@ -78,16 +78,20 @@ class Intake:
         last = self._options.max_deliveries
         if last is None or last < 2:
             return await self._fetch_some(limit, NO_SUSPECTS)
-        deliveries = await self._fetch_some(limit, Suspects(last - 1, only=False))
         now = asyncio.get_running_loop().time()
-        has_room = len(deliveries) < limit
-        if self.suspect is None and (has_room or now - self._looked_at > SUSPECTS_EVERY_S):
-            self._looked_at = now
-            # What is in hand is not lost with the store: the next fetch will notice.
-            with contextlib.suppress(StoreUnavailableError):
-                if has_room or await self._turns.take(1):
-                    deliveries += await self._fetch_suspect(Suspects(last - 1, only=True))
-        return deliveries
+        found: list[Delivery] = []
+        if self.suspect is None and now - self._looked_at > SUSPECTS_EVERY_S:
+            found = await self._fetch_suspect(Suspects(last - 1, only=True), now)
+            if found and limit == 1:
+                return found
+        # From here on an outage is left to the next fetch to notice: what is in hand is not lost with it.
+        with contextlib.suppress(StoreUnavailableError) if found else contextlib.nullcontext():
+            found += await self._fetch_some(limit - len(found), Suspects(last - 1, only=False))
+        # On Redis a fetch that leaves suspects out is what brings to light those that nobody has read.
+        if self.suspect is None and len(found) < limit and (self._looked_at < now or not found):
+            with contextlib.suppress(StoreUnavailableError) if found else contextlib.nullcontext():
+                found += await self._fetch_suspect(Suspects(last - 1, only=True), now)
+        return found
 
     async def _fetch_some(self, limit: int, suspects: Suspects) -> list[Delivery]:
         deliveries = await self._store.fetch(
@@ -101,7 +105,8 @@ class Intake:
         self._fairness.note(full=len(deliveries) >= limit)
         return deliveries
 
-    async def _fetch_suspect(self, suspects: Suspects) -> list[Delivery]:
+    async def _fetch_suspect(self, suspects: Suspects, now: float) -> list[Delivery]:
+        self._looked_at = now
         found = await self._store.fetch(
             self._queue, limit=1, lease=self._options.release_stuck_timeout, who=self._who, suspects=suspects
         )

@@ -36,6 +36,10 @@ class Cluster:
         self._outdated = True
         self._survey = Joined(self._read_map)
 
+    async def reach(self) -> None:
+        """See to it that the map is known."""
+        await self._serving(None)
+
     async def ask(self, command: Sequence[Any], packed: bytes) -> Any:
         """The reply to a command, which is given plain and packed."""
         [reply] = await self._ask([packed], await self._serving(slot_of_command(command)))

@@ -19,16 +19,15 @@ from typing import Any, cast
 from remuda.stores.redis.packing import NOT_YET, reply_reader
 from remuda.stores.redis.refusals import GarbledError, LostError
 
-# A connection that was idle for longer than this is looked at before it is used: while the event loop
-# was busy elsewhere, its server may have closed it.
-_IDLE_S = 0.1
+# How long a silent server is still listened for when its time is up.
+_DOUBT_S = 0.05
 
 
 class Connection(asyncio.Protocol):
     """A connection. Silence for `patience` seconds while a reply is owed ends it."""
 
     def __init__(self, patience: float) -> None:
-        self.patience = patience
+        self._patience = patience
         self.lost: LostError | None = None  # why it ended
         self._loop = asyncio.get_running_loop()
         self._reader = reply_reader()
@@ -37,6 +36,7 @@ class Connection(asyncio.Protocol):
         self._watch: asyncio.TimerHandle | None = None
         self._room: asyncio.Future[None] | None = None  # while the transport's buffer is full
         self._transport: asyncio.Transport | None = None
+        self._hangup: select.poll | None = None  # tells whether the server has closed it
         self._retired = False
         self._ended = self._loop.create_future()
 
@@ -51,7 +51,7 @@ class Connection(asyncio.Protocol):
         if not self._owed:
             self._heard_at = self._loop.time()
             if self._watch is None:
-                self._watch = self._loop.call_at(self._heard_at + self.patience, self._check_silence)
+                self._watch = self._loop.call_at(self._heard_at + self._patience, self._check_silence)
         self._owed.append((future, None if replies is None else [], replies or 1))
         self._transport.write(packed)
         return future
@@ -70,19 +70,11 @@ class Connection(asyncio.Protocol):
         """It is connected, as far as can be told without a round trip."""
         if self.lost is not None or self._retired:
             return False
-        if self._owed or self._loop.time() - self._heard_at < _IDLE_S:
-            return True
-        if self._closed_by_server():
+        # While the event loop was busy elsewhere, an idle connection may have been closed by its server.
+        if not self._owed and self._hangup is not None and self._hangup.poll(0):
             self.drop(LostError("the server closed the connection"))
             return False
         return True
-
-    def _closed_by_server(self) -> bool:
-        if self._transport is None or not hasattr(select, "POLLRDHUP"):
-            return False
-        poller = select.poll()
-        poller.register(self._transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
-        return bool(poller.poll(0))
 
     # -- ending
 
@@ -119,20 +111,33 @@ class Connection(asyncio.Protocol):
                 future.set_exception(self.lost.copy())
         self.resume_writing()
 
-    def _check_silence(self) -> None:
+    def be_patient(self, seconds: float) -> None:
+        """Take this much silence for normal, beginning with what is sent next."""
+        self._patience = seconds
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+
+    def _check_silence(self, doubted: bool = False) -> None:
         self._watch = None
         if not self._owed:
             return
-        until = self._heard_at + self.patience
-        if self._loop.time() >= until:
-            self.drop(LostError(f"no answer within {self.patience:g} s"))
-        else:
+        now, until = self._loop.time(), self._heard_at + self._patience
+        if now < until:
             self._watch = self._loop.call_at(until, self._check_silence)
+        elif not doubted:
+            # If it was this event loop that stood still, the answer is there and waits to be read.
+            self._watch = self._loop.call_later(_DOUBT_S, self._check_silence, True)
+        else:
+            self.drop(LostError(f"no answer within {self._patience:g} s"))
 
     # -- what the transport tells
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        if hasattr(select, "POLLRDHUP"):
+            self._hangup = select.poll()
+            self._hangup.register(transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = self._loop.time()

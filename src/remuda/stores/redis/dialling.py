@@ -36,6 +36,8 @@ class Dialler:
         except BaseException as error:
             if connection is not None:
                 connection.drop(LostError("it did not get as far as a greeting"))
+            if isinstance(error, UnicodeError):
+                raise ConfigurationError(f"{where} is no name of a host: {error}") from error
             if isinstance(error, OSError | LostError):
                 raise _explain(error, url, self._address.timeout) from error
             raise

@@ -31,7 +31,7 @@ class Inspector:
         self._link = link
         self._keys = keys
         self._queue = queue
-        self._leases: dict[str, Lease] | None = None
+        self._leases: dict[str, int] | None = None
 
     # -- walking
 
@@ -91,7 +91,7 @@ class Inspector:
                 entry=entry,
                 run_at=fields.get(b"r"),
                 holder=holders.get(entry),
-                lease=leases.get(f"{index}/{entry}"),
+                lease=_lease_of(holders.get(entry), leases),
             )
             for (entry, fields, d, job_id), extra, waits_again in zip(opened, extras, retryable, strict=True)
         ]
@@ -117,15 +117,14 @@ class Inspector:
         )
         return [_extra(each) for each in packed], [bool(each) for each in retryable]
 
-    async def _all_leases(self) -> dict[str, Lease]:
-        """Every lease by its place. Read once for one look: few thousand at most are held at a time."""
+    async def _all_leases(self) -> dict[str, int]:
+        """When the lease of each consumer of ours ends. Read once for one look: there are few."""
         if self._leases is None:
             flat = await self._link.call("ZRANGE", self._keys.leases, 0, -1, "WITHSCORES")
-            self._leases = {}
-            for member, score in zip(flat[::2], flat[1::2], strict=True):
-                index, entry, token = member.decode().split("/")
-                acquired = int(token.partition("-")[0])
-                self._leases[f"{index}/{entry}"] = Lease(acquired, int(float(score)))
+            self._leases = {
+                consumer.decode(): int(float(score))
+                for consumer, score in zip(flat[::2], flat[1::2], strict=True)
+            }
         return self._leases
 
     async def _in_delayed(self) -> AsyncIterator[LiveJob]:
@@ -269,6 +268,13 @@ def _extra(packed: bytes | None) -> wire.Extra:
         return wire.open_extra(packed)
     except DecodeError:
         return wire.NO_EXTRA
+
+
+def _lease_of(holder: Holder | None, leases: dict[str, int]) -> Lease | None:
+    if holder is None or holder.consumer not in leases:
+        return None
+    acquired = holder.consumer.rpartition("/")[2].partition("-")[0]
+    return Lease(int(acquired), leases[holder.consumer])
 
 
 def _where_to_look(job_id: str) -> list[tuple[str, str]]:

@@ -97,7 +97,7 @@ class Link:
     async def _open(self) -> None:
         servers = self._make_servers()
         try:
-            await servers.ask(("PING",), pack(("PING",)))
+            await servers.reach()
         except BaseException:
             await servers.close()
             raise

@@ -24,10 +24,16 @@ class Joined(Generic[T]):
 
     async def join(self) -> T:
         """Its result. Who is cancelled leaves; the work goes on for the others."""
-        if self._task is None:
-            self._task = asyncio.ensure_future(self._once())
-            self._task.add_done_callback(_take_notice)
-        return await asyncio.shield(self._task)
+        task = self._task
+        if task is None:
+            task = self._task = asyncio.ensure_future(self._once())
+            task.add_done_callback(_take_notice)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled() and not _is_cancelled():
+                raise StoreUnavailableError("the store was closed meanwhile") from None
+            raise
 
     async def _once(self) -> T:
         try:
@@ -39,6 +45,12 @@ class Joined(Generic[T]):
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+
+
+def _is_cancelled() -> bool:
+    """Whoever runs this is to stop; it is not only what it waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _take_notice(task: asyncio.Task[Any]) -> None:
@@ -58,17 +70,23 @@ class Node:
         self._reconnection = Joined(self._reconnect)
         self._idle: list[Connection] = []
         self._connections: set[Connection] = set()
+        self._closed = False
         limit = address.max_connections
         self._seats = asyncio.Semaphore(limit - 1) if limit else None
 
+    async def reach(self) -> None:
+        """See to it that there is a connection."""
+        if self._shared is None or not self._shared.usable:
+            await self._reconnection.join()
+
     async def ask(self, packed: bytes, replies: int | None = None) -> Any:
         """Send and wait for the reply; with `replies` for a list of so many. Error replies are in it."""
-        connection = self._shared
-        if connection is None or not connection.usable:
-            connection = await self._reconnection.join()
-        if connection.full:
-            await connection.room()
         try:
+            connection = self._shared
+            if connection is None or not connection.usable:
+                connection = await self._reconnection.join()
+            if connection.full:
+                await connection.room()
             reply = await connection.send(packed, replies)
         except LostError as error:
             raise unavailable(self.name, error) from error
@@ -93,7 +111,7 @@ class Node:
 
     async def _wait(self, packed: bytes, within: float) -> Any:
         connection = self._take_idle() or await self._new()
-        connection.patience = within + self._timeout
+        connection.be_patient(within + self._timeout)
         try:
             reply = await connection.send(packed)
         except LostError as error:
@@ -122,6 +140,7 @@ class Node:
             self._idle.pop().drop(LostError("its server is no primary any more"))
 
     async def close(self) -> None:
+        self._closed = True
         await self._reconnection.cancel()
         for connection in self._connections:
             connection.drop(LostError("the store was closed"))
@@ -146,6 +165,9 @@ class Node:
 
     async def _new(self) -> Connection:
         connection = await self._connect()
+        if self._closed:
+            connection.drop(LostError("the store was closed"))
+            raise StoreUnavailableError(f"{self.name} was closed")
         self._connections = {each for each in self._connections if each.lost is None}
         self._connections.add(connection)
         return connection

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -26,27 +27,86 @@ _MILLISECOND = timedelta(milliseconds=1)
 _NOBODY = wire.NO_EXTRA
 
 
-class Place(msgspec.Struct, frozen=True, gc=False):
+class Hold:
+    """What one fetch took, under one lease and in the hands of a consumer of its own."""
+
+    __slots__ = ("consumer", "live", "streams")
+
+    def __init__(self, consumer: str, streams: set[int], live: int) -> None:
+        self.consumer = consumer
+        self.streams = streams  # among the scripts' KEYS
+        self.live = live  # deliveries of which nothing has been said
+
+
+class Place(msgspec.Struct, gc=False):
     """Where a delivery lies, and what its settlement needs of it: the `key` of a `Delivery`."""
 
     index: int  # of its stream among the scripts' KEYS
-    entry: str
-    lease: str  # the member of the set of leases; another delivery of the same job has another
-    consumer: str
+    entry: bytes
+    hold: Hold
     count: int  # deliveries of this entry, this one included
     extra: Extra
     created_ms: int
     retry: Any = None  # as it stands on the wire
     raw: bytes | None = None  # field `d`, where it could not be read
+    is_over: bool = False  # settled or put back by us
+    is_unsure: bool = False  # an outcome was sent, and no answer came
 
 
-def held(deliveries: Sequence[Delivery]) -> Iterator[Argument]:
-    """What `held.lua` takes."""
-    yield len(deliveries)
-    for each in deliveries:
-        yield each.key.index
-        yield each.key.entry
-        yield each.key.lease
+T = TypeVar("T")
+
+
+class Sorted(Generic[T]):
+    """Items that each stand for a delivery, by hold and stream, as `held.lua` takes them."""
+
+    def __init__(self, items: Sequence[T], place_of: Callable[[T], Place]) -> None:
+        parts: dict[Hold, dict[int, list[T]]] = {}
+        self.look_closely = False
+        for each in items:
+            place = place_of(each)
+            parts.setdefault(place.hold, {}).setdefault(place.index, []).append(each)
+            if place.is_unsure:
+                self.look_closely = True
+        self.items: list[T] = []  # in the order by whose places the scripts answer
+        self.holds: dict[Hold, int] = {}  # and how many of each
+        self.arguments: list[Argument] = ["1" if self.look_closely else "0", len(parts)]
+        for hold, by_stream in parts.items():
+            self.holds[hold] = 0
+            self.arguments += (hold.consumer, len(by_stream))
+            for index, same in by_stream.items():
+                self.arguments += (index, len(same), *[place_of(each).entry for each in same])
+                self.items += same
+                self.holds[hold] += len(same)
+
+    def ended_holds(self) -> list[Argument]:
+        """What `end_holds` takes: the holds of which these are the last."""
+        over = [hold for hold, count in self.holds.items() if count >= hold.live]
+        arguments: list[Argument] = [len(over)]
+        for hold in over:
+            arguments += (hold.consumer, len(hold.streams), *hold.streams)
+        return arguments
+
+    def without(self, lost: Sequence[int]) -> list[T]:
+        """Those that are not at these places."""
+        gone = set(lost)
+        return [each for place, each in enumerate(self.items, 1) if place not in gone]
+
+
+def place_of(delivery: Delivery) -> Place:
+    place: Place = delivery.key
+    return place
+
+
+def place_of_settlement(settlement: Settlement) -> Place:
+    place: Place = settlement.delivery.key
+    return place
+
+
+def let_go(places: Iterable[Place]) -> None:
+    """Note that a delivery is ours no more, by our own doing."""
+    for place in places:
+        place.is_over = True
+        place.hold.live -= 1
 
 
 def recorded(batches: Sequence[Batch]) -> list[Argument]:
@@ -129,88 +189,98 @@ def _special(job: EncodedJob, now: datetime, late: datetime, now_ms: int) -> tup
 # -- fetch
 
 
+class _Reading(msgspec.Struct, frozen=True):
+    """What all deliveries of one level of one fetch share."""
+
+    index: int
+    priority: int
+    hold: Hold
+    lease: int
+    now: datetime
+    leased_until: datetime
+
+
 def deliveries(
-    answer: Sequence[Any], *, consumer: str, token: str, lease: int, now: datetime, leased_until: datetime
+    answer: Sequence[Any], *, consumer: str, lease: int, now: datetime, leased_until: datetime
 ) -> list[Delivery]:
     """What `fetch.lua` found, level by level."""
     found: list[Delivery] = []
+    hold = Hold(consumer, set(answer[::2]), sum(len(flat) // 4 for flat in answer[1::2]))
     moments: dict[int, datetime] = {}
+    names: dict[bytes, str] = {}
     for at in range(0, len(answer), 2):
         index, flat = answer[at], answer[at + 1]
-        priority = priority_of(index)
+        reading = _Reading(index, priority_of(index), hold, lease, now, leased_until)
         for i in range(0, len(flat), 4):
-            entry = flat[i].decode()
-            d, name, more = flat[i + 1], flat[i + 2], flat[i + 3]
-            defect: Defect | None = None
-            extra, run_at, count = _NOBODY, None, 1
-            raw = None
+            entry, d, n, more = flat[i : i + 4]
             try:
-                opened = wire.open_envelope(d if d is not None else b"")
-                if more is not None:
-                    extra = wire.open_extra(more[0])
-                    run_at = wire.from_score(more[1]) if more[1] else None
-                    count = more[2]
-                retry = extra.retry if opened.retry is None or extra.retry else _foreign_retry(opened.retry)
-                called = name.decode()
-                job_id, payload, created_ms, attempts, wire_retry = (
-                    opened.id,
-                    opened.payload,
-                    opened.created_ms,
-                    opened.attempt,
-                    opened.retry,
-                )
-            except (DecodeError, UnicodeDecodeError) as error:
-                raw = d if d is not None else b""
-                defect = Defect(_reason_of(d), str(error))
-                called = name.decode("utf-8", "replace")
-                job_id, payload, created_ms = wire.id_of(raw) or entry, raw, to_ms(now)
-                attempts, wire_retry, retry = 0, None, None
-                count = more[2] if more is not None else 1
-            created_at = moments.get(created_ms)
-            if created_at is None:
-                created_at = moments[created_ms] = wire.from_us(created_ms * 1000)
-            found.append(
-                Delivery(
-                    key=Place(
-                        index,
-                        entry,
-                        f"{index}/{entry}/{token}",
-                        consumer,
-                        count,
-                        extra,
-                        created_ms,
-                        wire_retry,
-                        raw,
-                    ),
-                    lease=lease,
-                    id=job_id,
-                    name=called,
-                    payload=payload,
-                    headers=extra.headers,
-                    attempts=attempts,
-                    deliveries=extra.deliveries + count,
-                    priority=priority,
-                    created_at=created_at,
-                    acquired_at=now,
-                    next_attempt_at=run_at or created_at,
-                    first_attempt_at=wire.maybe_from_us(extra.first_attempt_us),
-                    expires_at=wire.maybe_from_us(extra.expires_us),
-                    retry=retry,
-                    rate_key=extra.rate_key,
-                    slot_at=wire.maybe_from_us(extra.slot_us),
-                    defect=defect,
-                    leased_until=leased_until,
-                )
-            )
+                envelope = wire.open_envelope(d if d is not None else b"")
+                name = names.get(n)
+                if name is None:
+                    name = names[n] = n.decode()
+                created_at = moments.get(envelope.created_ms)
+                if created_at is None:
+                    created_at = moments[envelope.created_ms] = wire.from_us(envelope.created_ms * 1000)
+                delivery = _delivery(reading, entry, envelope, name, created_at)
+                if more is not None or envelope.retry is not None:
+                    _complete(delivery, envelope.retry, more)
+            except (DecodeError, UnicodeDecodeError, OverflowError) as error:
+                delivery = _unreadable(reading, entry, d, n, more, error)
+            found.append(delivery)
     return found
 
 
-def _foreign_retry(element: Any) -> bytes | None:
-    return wire.retry_from_wire(element)
+def _delivery(
+    reading: _Reading, entry: bytes, envelope: wire.Envelope, name: str, created_at: datetime
+) -> Delivery:
+    """A plain job's first delivery."""
+    return Delivery(
+        key=Place(reading.index, entry, reading.hold, 1, _NOBODY, envelope.created_ms, envelope.retry),
+        lease=reading.lease,
+        id=envelope.id,
+        name=name,
+        payload=envelope.payload,
+        headers=None,
+        attempts=envelope.attempt,
+        deliveries=1,
+        priority=reading.priority,
+        created_at=created_at,
+        acquired_at=reading.now,
+        next_attempt_at=created_at,
+        leased_until=reading.leased_until,
+    )
 
 
-def _reason_of(d: bytes | None) -> str:
-    return (Reason.MALFORMED if d is None else Reason.DECODE_FAIL).value
+def _complete(delivery: Delivery, wire_retry: Any, more: Sequence[Any] | None) -> None:
+    """What a job has beyond its envelope; `more` is its extras, the time it was due, and its deliveries."""
+    place: Place = delivery.key
+    packed, run_at, count = more if more is not None else (b"", b"", 1)
+    extra = wire.open_extra(packed)
+    place.extra, place.count = extra, count
+    if run_at:
+        delivery.next_attempt_at = wire.from_score(run_at)
+    delivery.headers = extra.headers
+    delivery.deliveries = extra.deliveries + count
+    delivery.first_attempt_at = wire.maybe_from_us(extra.first_attempt_us)
+    delivery.expires_at = wire.maybe_from_us(extra.expires_us)
+    delivery.rate_key = extra.rate_key
+    delivery.slot_at = wire.maybe_from_us(extra.slot_us)
+    delivery.retry = wire.retry_from_wire(wire_retry) if extra.retry is None else extra.retry
+
+
+def _unreadable(
+    reading: _Reading, entry: bytes, d: bytes | None, n: bytes, more: Sequence[Any] | None, error: Exception
+) -> Delivery:
+    """A message that is no job: it goes by the id that can be made out, or by the name of its entry."""
+    raw = d if d is not None else b""
+    job_id = wire.id_of(raw) or entry.decode()
+    envelope = wire.Envelope(job_id, raw, to_ms(reading.now), 0)
+    delivery = _delivery(reading, entry, envelope, n.decode("utf-8", "replace"), reading.now)
+    delivery.key.raw = raw
+    if more is not None:
+        delivery.deliveries = delivery.key.count = more[2]
+    delivery.defect = Defect((Reason.MALFORMED if d is None else Reason.DECODE_FAIL).value, str(error))
+    return delivery
 
 
 # -- settle
@@ -225,8 +295,9 @@ class Caps(NamedTuple):
 
 
 def settle_arguments(
-    settlements: Sequence[Settlement], *, now: datetime, who: str, has_ackdel: bool, caps: Caps
+    sorted_: Sorted[Settlement], *, now: datetime, who: str, has_ackdel: bool, caps: Caps
 ) -> list[Argument]:
+    settlements = sorted_.items
     by_state: dict[State, list[Settlement]] = {}
     for each in settlements:
         by_state.setdefault(each.state, []).append(each)
@@ -238,8 +309,9 @@ def settle_arguments(
     archived = list(_archive_entries(completed, now, who))
     results = [each for each in settlements if each.result is not None]
     arguments: list[Argument] = [
-        *held([each.delivery for each in settlements]),
+        *sorted_.arguments,
         "1" if has_ackdel else "0",
+        *sorted_.ended_holds(),
         *recorded([recording.settled(same, state, now=now, who=who) for state, same in by_state.items()]),
         len(with_extras),
         *(each.delivery.id for each in with_extras),
@@ -375,30 +447,54 @@ def _dead_letter(settlement: Settlement, now: datetime, who: str) -> tuple[Argum
     return (len(fields), *fields)
 
 
+# -- extend
+
+
+def renewed_holds(by_hold: Sorted[Delivery]) -> dict[Hold, Hold]:
+    """For each hold itself, or a new one for the part of it that is renewed: the rest keeps its lease."""
+    renewed: dict[Hold, Hold] = {}
+    for hold, count in by_hold.holds.items():
+        if count >= hold.live:
+            renewed[hold] = hold
+        else:
+            who = hold.consumer.rpartition("/")[0]
+            acquired = hold.consumer.rpartition("/")[2].partition("-")[0]
+            consumer = f"{who}/{acquired}-{secrets.randbits(62) + 1:x}"
+            renewed[hold] = Hold(consumer, set(hold.streams), 0)
+    return renewed
+
+
+def move(place: Place, hold: Hold) -> None:
+    """From one hold to another."""
+    if place.hold is not hold:
+        place.hold.live -= 1
+        hold.live += 1
+        place.hold = hold
+
+
 # -- release
 
 
 def release_arguments(
-    deliveries: Sequence[Delivery],
+    sorted_: Sorted[tuple[Delivery, datetime | None]],
     *,
     now: datetime,
     who: str,
     counted: bool,
-    until: Sequence[datetime] | None,
     has_ackdel: bool,
 ) -> list[Argument]:
-    reason = "cancelled_at_stop" if counted else "unstarted" if until is None else "rate_limited"
-    arguments: list[Argument] = [
-        *held(deliveries),
-        "1" if has_ackdel else "0",
-        "0" if until is None else "1",
-        *recorded([recording.released(deliveries, reason=reason, now=now, who=who)]),
-    ]
-    for at, each in enumerate(deliveries):
-        if until is None:
-            arguments.append(each.key.count - (not counted))
-        else:
-            arguments += _deferred(each, until[at], now, counted)
+    """What `release.lua` takes, for deliveries with the moments until which they wait, or None for all."""
+    waits = any(until is not None for _, until in sorted_.items)
+    reason = "rate_limited" if waits else "cancelled_at_stop" if counted else "unstarted"
+    arguments: list[Argument] = [*sorted_.arguments, "1" if has_ackdel else "0", "1" if waits else "0"]
+    if not waits:
+        arguments += [each.key.count - (not counted) for each, _ in sorted_.items]
+    arguments += sorted_.ended_holds()
+    told = [each for each, _ in sorted_.items]
+    arguments += recorded([recording.released(told, reason=reason, now=now, who=who)])
+    for each, until in sorted_.items:
+        if until is not None:
+            arguments += _deferred(each, until, now, counted)
     return arguments
 
 

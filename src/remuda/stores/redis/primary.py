@@ -31,6 +31,10 @@ class Primary:
         self._dialler = Dialler(address)
         self._node = Node(self._connect, address, address.url)
 
+    async def reach(self) -> None:
+        """See to it that there is a connection."""
+        await self._node.reach()
+
     async def ask(self, command: Sequence[Any], packed: bytes) -> Any:
         """The reply to a command, which is given plain and packed."""
         return await self._node.ask(packed)

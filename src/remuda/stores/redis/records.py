@@ -25,6 +25,13 @@ class Holder(msgspec.Struct, frozen=True):
     count: int
 
     @property
+    def worker(self) -> str:
+        """Our consumers are named for the worker and the hold."""
+        if self.consumer.startswith(OURS):
+            return self.consumer.removeprefix(OURS).rpartition("/")[0]
+        return self.consumer
+
+    @property
     def is_nobody(self) -> bool:
         return self.consumer == RETURNED
 
@@ -87,7 +94,7 @@ class LiveJob(msgspec.Struct, frozen=True):
             acquired_at=from_us(lease.acquired_us) if is_held and lease is not None else None,
             lease_expires_at=from_us(lease.until_us) if is_held and lease is not None else None,
             expires_at=maybe_from_us(extra.expires_us),
-            worker=holder.consumer.removeprefix(OURS) if is_held and holder is not None else None,
+            worker=holder.worker if is_held and holder is not None else None,
             error_message=extra.last_error,
             rate_key=extra.rate_key,
         )

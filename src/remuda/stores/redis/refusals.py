@@ -43,12 +43,14 @@ class GarbledError(LostError):
 _WRAPPED = re.compile(r"(?<= -)([A-Z]{2,}) ")
 
 _NOT_NOW = {
+    "ASK",
     "BUSY",
     "CLUSTERDOWN",
     "FAILOVER",
     "LOADING",
     "MASTERDOWN",
     "MISCONF",
+    "MOVED",
     "NOREPLICAS",
     "OOM",
     "READONLY",

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from remuda.clock import Clock
-from remuda.errors import ConfigurationError, QueueFullError, StoreError
+from remuda.errors import ConfigurationError, StoreError
 from remuda.lifecycle import State
 from remuda.message import DeadLetter, DeadLetterFilter, JobRecord, Replayed, Stats
 from remuda.rate import RateLimit, RateLimits
@@ -23,6 +23,7 @@ from remuda.stores.contract import (
     Suspects,
     TrailPage,
     Wakeup,
+    queue_full,
 )
 from remuda.stores.redis import dead_letters, scripts, trail
 from remuda.stores.redis.dead_letters import DeadLetterStream
@@ -32,10 +33,16 @@ from remuda.stores.redis.link import Link, Script
 from remuda.stores.redis.operations import (
     Argument,
     Caps,
+    Place,
+    Sorted,
     add_arguments,
     deliveries,
-    held,
+    let_go,
+    move,
+    place_of,
+    place_of_settlement,
     release_arguments,
+    renewed_holds,
     rescheduled,
     settle_arguments,
 )
@@ -151,10 +158,7 @@ class RedisStore(Store):
         max_live: int | None = None,
     ) -> list[bool]:
         if connection is not None:
-            raise ConfigurationError(
-                f"{self.url} has no transactions that a job could join: leave out `connection`, "
-                "or use a SQL store"
-            )
+            raise self._no_transactions()
         await self.open()
         if len(jobs) > ADDED_AT_ONCE:
             raise ConfigurationError(
@@ -171,13 +175,16 @@ class RedisStore(Store):
             if answer == 0:
                 break
             if answer[0] == b"full":
-                raise QueueFullError(
-                    f"the queue {queue!r} holds {answer[1]:,} jobs that have not ended; "
-                    f"with {len(chosen):,} more it would hold over {max_live:,}"
-                )
+                raise queue_full(queue, live=answer[1], more=len(chosen), max_live=max_live)
             taken = {special[place - 1].id for place in answer[1:]}
             new = [is_new and job.id not in taken for job, is_new in zip(jobs, new, strict=True)]
         return new
+
+    def _no_transactions(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"{self.url} has no transactions that a job could join: leave out `connection`, "
+            "or use a SQL store"
+        )
 
     def add_blocking(
         self,
@@ -188,9 +195,7 @@ class RedisStore(Store):
         connection: Any,
         max_live: int | None = None,
     ) -> list[bool]:
-        raise ConfigurationError(
-            f"{self.url} has no transactions that a job could join: leave out `connection`, or use a SQL store"
-        )
+        raise self._no_transactions()
 
     async def fetch(
         self,
@@ -206,9 +211,8 @@ class RedisStore(Store):
             await self.open()
         now = self.now()
         number = secrets.randbits(62) + 1
-        token = f"{to_us(now)}-{number:x}"
-        consumer = OURS + who
         leased_until = now + lease
+        consumer = f"{OURS}{who}/{to_us(now)}-{number:x}"
         answer, ends = await self._run(
             scripts.FETCH,
             queue,
@@ -217,7 +221,6 @@ class RedisStore(Store):
                 limit,
                 consumer,
                 who,
-                token,
                 to_us(leased_until),
                 suspects.delivered,
                 "1" if suspects.only else "0",
@@ -226,45 +229,66 @@ class RedisStore(Store):
         )
         if ends:
             self._ends[queue] = ends
-        return deliveries(
-            answer, consumer=consumer, token=token, lease=number, now=now, leased_until=leased_until
-        )
+        return deliveries(answer, consumer=consumer, lease=number, now=now, leased_until=leased_until)
 
     async def settle(self, queue: str, settlements: Sequence[Settlement], *, who: str) -> list[Settlement]:
-        told: dict[str, Settlement] = {}
+        told: dict[int, Settlement] = {}
         for each in settlements:
-            told.setdefault(each.delivery.key.lease, each)
+            if not each.delivery.key.is_over:
+                told.setdefault(id(each.delivery), each)
         remaining = list(told.values())
         while remaining:
             now = self.now()
-            lost = await self._run(
+            by_hold = Sorted(remaining, place_of_settlement)
+            lost = await self._say(
                 scripts.SETTLE,
                 queue,
                 now,
-                settle_arguments(remaining, now=now, who=who, has_ackdel=self._has_ackdel, caps=self._caps),
+                settle_arguments(by_hold, now=now, who=who, has_ackdel=self._has_ackdel, caps=self._caps),
+                [each.delivery.key for each in remaining],
             )
             if not lost:
+                let_go(each.delivery.key for each in remaining)
                 break
-            remaining = _without(remaining, lost)
+            remaining = by_hold.without(lost)
         written = {id(each) for each in remaining}
         return [] if len(written) == len(settlements) else [e for e in settlements if id(e) not in written]
 
+    async def _say(
+        self, script: Script, queue: str, now: datetime, arguments: Sequence[Argument], places: list[Place]
+    ) -> Any:
+        """Run a script that ends deliveries. Without an answer it is not known whether it has."""
+        try:
+            return await self._run(script, queue, now, arguments)
+        except BaseException:
+            for place in places:
+                place.is_unsure = True
+            raise
+
     async def extend(self, queue: str, deliveries: Sequence[Delivery], *, lease: timedelta) -> list[Delivery]:
-        if not deliveries:
-            return []
+        over = [each for each in deliveries if each.key.is_over]
+        by_hold = Sorted([each for each in deliveries if not each.key.is_over], place_of)
+        if not by_hold.items:
+            return over
         now = self.now()
         leased_until = now + lease
+        renewed = renewed_holds(by_hold)
         lost = await self._run(
             scripts.EXTEND,
             queue,
             now,
-            [*held(deliveries), to_us(leased_until), *(each.key.consumer for each in deliveries)],
+            [
+                *by_hold.arguments,
+                to_us(leased_until),
+                *(hold.consumer for hold in renewed.values()),
+                0,
+            ],
         )
-        gone = {place - 1 for place in lost}
-        for place, each in enumerate(deliveries):
-            if place not in gone:
-                each.leased_until = leased_until
-        return [each for place, each in enumerate(deliveries) if place in gone]
+        for each in by_hold.without(lost):
+            each.leased_until = leased_until
+            move(each.key, renewed[each.key.hold])
+        gone = set(lost)
+        return [*over, *(each for place, each in enumerate(by_hold.items, 1) if place in gone)]
 
     async def release(
         self,
@@ -275,25 +299,25 @@ class RedisStore(Store):
         counted: bool,
         until: Sequence[datetime] | None = None,
     ) -> None:
-        pairs = list(zip(deliveries, until or [self.now()] * len(deliveries), strict=True))
+        moments: Sequence[datetime | None] = [None] * len(deliveries) if until is None else until
+        pairs = [
+            (each, moment) for each, moment in zip(deliveries, moments, strict=True) if not each.key.is_over
+        ]
         while pairs:
             now = self.now()
-            lost = await self._run(
+            by_hold = Sorted(pairs, lambda pair: place_of(pair[0]))
+            places = [each.key for each, _ in pairs]
+            lost = await self._say(
                 scripts.RELEASE,
                 queue,
                 now,
-                release_arguments(
-                    [each for each, _ in pairs],
-                    now=now,
-                    who=who,
-                    counted=counted,
-                    until=None if until is None else [moment for _, moment in pairs],
-                    has_ackdel=self._has_ackdel,
-                ),
+                release_arguments(by_hold, now=now, who=who, counted=counted, has_ackdel=self._has_ackdel),
+                places,
             )
             if not lost:
+                let_go(places)
                 return
-            pairs = _without(pairs, lost)
+            pairs = by_hold.without(lost)
 
     async def recover(self, queue: str, *, timeout: timedelta, who: str) -> list[str]:
         await self.open()
@@ -326,16 +350,14 @@ class RedisStore(Store):
     # -- rate limits
 
     async def set_rate_limits(self, queue: str, limits: RateLimits) -> None:
-        await self.open()
-        keys = keys_of(queue)
-        commands: list[tuple[Any, ...]] = [
-            ("HDEL", keys.meta, "queue_jobs", "queue_per", "key_jobs", "key_per"),
-        ]
-        for name, limit in (("queue", limits.queue), ("key", limits.key)):
-            if limit is not None:
-                per_us = limit.per // timedelta(microseconds=1)
-                commands.append(("HSET", keys.meta, f"{name}_jobs", limit.jobs, f"{name}_per", per_us))
-        await self._link.call_many(commands)
+        arguments: list[Argument] = ["set"]
+        for limit in (limits.queue, limits.key):
+            if limit is None:
+                arguments += ("", "", "")
+            else:
+                microsecond = timedelta(microseconds=1)
+                arguments += (limit.jobs, limit.per // microsecond, limit.interval // microsecond)
+        await self._run(scripts.RATES, queue, self.now(), arguments)
 
     async def rate_limits(self, queue: str) -> RateLimits:
         await self.open()
@@ -346,11 +368,14 @@ class RedisStore(Store):
         return RateLimits(queue=_limit(jobs, per), key=_limit(key_jobs, key_per))
 
     async def take_turns(self, queue: str, *, wanted: int) -> int:
-        await self.open()
+        if not wanted:
+            return 0
         granted: int = await self._run(scripts.RATES, queue, self.now(), ["take", wanted])
         return granted
 
     async def book(self, queue: str, keys: Sequence[str]) -> list[datetime]:
+        if not keys:
+            return []
         await self.open()
         moments = await self._run(scripts.RATES, queue, self.now(), ["book", len(keys), *keys])
         return [from_us(int(moment)) for moment in moments]
@@ -618,11 +643,6 @@ def _first_of_each(jobs: Sequence[EncodedJob]) -> list[bool]:
         if job.unique:
             seen.add(job.id)
     return first
-
-
-def _without(items: list[Any], places: Sequence[int]) -> list[Any]:
-    gone = set(places)
-    return [each for place, each in enumerate(items, 1) if place not in gone]
 
 
 def _limit(jobs: bytes | None, per_us: bytes | None) -> RateLimit | None:

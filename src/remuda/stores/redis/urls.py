@@ -12,6 +12,7 @@ After a `?` come parameters, `name=value` joined by `&`; `PARAMETERS` lists them
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from datetime import timedelta
@@ -27,6 +28,7 @@ Mode = Literal["single", "sentinel", "cluster", "embedded"]
 
 SERVER_PORT = 6379
 SENTINEL_PORT = 26379
+_SOCKET_PATH_LIMIT = 103  # on macOS; Linux takes 107
 
 _PLAIN = ("redis", "valkey")
 _TLS = ("rediss", "valkeys")
@@ -99,13 +101,12 @@ def parse(url: str) -> Address:
         kind = "unix"
     head, _, query = rest.partition("?")
     credentials, _, location = head.rpartition("@")
-    fields: dict[str, Any] = {
-        "url": redact(url),
-        "tls": family in _TLS,
-        **_who(credentials),
-        **_parameters(query, url),
-    }
-    fields.update(_LOCATIONS[kind](location, "@" in query, "db" in fields))
+    parameters = _parameters(query, url)
+    place = _LOCATIONS[kind](location)
+    if "db" in place and "db" in parameters:
+        raise ConfigurationError(f"db stands twice in {redact(url)!r}")
+    fields: dict[str, Any] = {"url": redact(url), "tls": family in _TLS}
+    fields.update(**_who(credentials), **place, **parameters)
     _check(fields)
     return Address(**fields)
 
@@ -119,42 +120,45 @@ def _who(credentials: str) -> dict[str, str]:
 # -- where it is
 
 
-def _at_one_server(location: str, unsure: bool, has_db: bool) -> dict[str, Any]:
+def _at_one_server(location: str) -> dict[str, Any]:
     authority, _, path = location.partition("/")
     if "," in authority:
         raise ConfigurationError(
             f"{authority!r} names several servers; write redis+sentinel:// or redis+cluster:// to use them"
         )
-    db = {} if has_db and not path else {"db": _db(path)}
-    return {"mode": "single", "places": (_place(authority, SERVER_PORT, unsure),), **db}
+    return {"mode": "single", "places": (_place(authority, SERVER_PORT),), **_db(path)}
 
 
-def _among_sentinels(location: str, unsure: bool, has_db: bool) -> dict[str, Any]:
+def _among_sentinels(location: str) -> dict[str, Any]:
     authority, _, path = location.partition("/")
     service, _, number = path.partition("/")
     if not service:
         raise ConfigurationError(
             "a Sentinel URL names the service that they watch: redis+sentinel://host:26379/service"
         )
-    db = {} if has_db and not number else {"db": _db(number)}
-    places = _places(authority, SENTINEL_PORT, unsure)
-    return {"mode": "sentinel", "places": places, "service": unquote(service), **db}
+    places = _places(authority, SENTINEL_PORT)
+    return {"mode": "sentinel", "places": places, "service": unquote(service), **_db(number)}
 
 
-def _in_a_cluster(location: str, unsure: bool, has_db: bool) -> dict[str, Any]:
+def _in_a_cluster(location: str) -> dict[str, Any]:
     authority, _, path = location.partition("/")
-    return {"mode": "cluster", "places": _places(authority, SERVER_PORT, unsure), "db": _db(path)}
+    return {"mode": "cluster", "places": _places(authority, SERVER_PORT), **_db(path)}
 
 
-def _at_a_socket(location: str, unsure: bool, has_db: bool) -> dict[str, Any]:
+def _at_a_socket(location: str) -> dict[str, Any]:
     if not location.startswith("/") or location.rstrip("/") == "":
         raise ConfigurationError(
             f"{location!r} is no path of a Unix socket; write redis+unix:///path/of/the/socket?db=0"
         )
-    return {"mode": "single", "path": unquote(location)}
+    path = unquote(location)
+    if len(os.fsencode(path)) > _SOCKET_PATH_LIMIT:
+        raise ConfigurationError(
+            f"{path!r} is too long for a Unix socket: at most {_SOCKET_PATH_LIMIT} bytes"
+        )
+    return {"mode": "single", "path": path}
 
 
-def _in_a_folder(location: str, unsure: bool, has_db: bool) -> dict[str, Any]:
+def _in_a_folder(location: str) -> dict[str, Any]:
     # As with sqlite:///: what follows the third slash is the path, so a fourth one makes it absolute.
     folder = unquote(location.removeprefix("/"))
     if not location.startswith("/") or not folder:
@@ -164,7 +168,7 @@ def _in_a_folder(location: str, unsure: bool, has_db: bool) -> dict[str, Any]:
     return {"mode": "embedded", "path": folder}
 
 
-_LOCATIONS: dict[str, Callable[[str, bool, bool], dict[str, Any]]] = {
+_LOCATIONS: dict[str, Callable[[str], dict[str, Any]]] = {
     "": _at_one_server,
     "unix": _at_a_socket,
     "sentinel": _among_sentinels,
@@ -173,26 +177,24 @@ _LOCATIONS: dict[str, Callable[[str, bool, bool], dict[str, Any]]] = {
 }
 
 
-def _places(authority: str, port: int, unsure: bool) -> tuple[Place, ...]:
-    return tuple(_place(part, port, unsure) for part in authority.split(","))
+def _places(authority: str, port: int) -> tuple[Place, ...]:
+    return tuple(_place(part, port) for part in authority.split(","))
 
 
-def _place(text: str, default_port: int, unsure: bool) -> Place:
+def _place(text: str, default_port: int) -> Place:
     """`host`, `host:port`, `[v6]`, `[v6]:port`; with nothing before the port it is this machine."""
     match = re.fullmatch(r"(?:\[(?P<v6>[0-9A-Fa-f:.%]+)\]|(?P<host>[^\[\]:/@]*))(?::(?P<port>[0-9]*))?", text)
     port = int(match["port"] or default_port) if match else 0
     if not match or not 0 < port < 65536:
-        # With an @ further on, what looks like a port may be the beginning of a password.
-        shown = "what stands before the first /" if unsure else repr(text)
         raise ConfigurationError(
-            f"{shown} is no host:port; write an @, /, ?, # or : in a user name or password as %40, %2F, %3F, "
-            "%23 or %3A, and an IPv6 address in brackets"
+            f"{text!r} is no host:port; write an @, / or ? in a password as %40, %2F or %3F, and an IPv6 "
+            "address in brackets"
         )
     return Place(match["v6"] or unquote(match["host"]) or "localhost", port)
 
 
-def _db(text: str) -> int:
-    return _whole("db", text) if text else 0
+def _db(text: str) -> dict[str, int]:
+    return {"db": _whole("db", text)} if text else {}
 
 
 # -- the parameters
@@ -285,6 +287,12 @@ PARAMETERS: dict[str, Callable[[str, str], object]] = {
 
 def _parameters(query: str, url: str) -> dict[str, object]:
     given: dict[str, object] = {}
+    if "@" in query:
+        # Most likely a password with a ? in it: no part of it may be shown, nor taken for something else.
+        raise ConfigurationError(
+            f"there is an @ after the ? of {redact(url)!r}; write a ? in a password as %3F, and an @ in a "
+            "parameter as %40"
+        )
     for part in filter(None, query.split("&")):
         name, equals, value = part.partition("=")
         if not equals or not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
@@ -308,6 +316,10 @@ def _check(fields: dict[str, Any]) -> None:
             raise ConfigurationError(f"{name} asks for TLS; write rediss:// or valkeys://")
         if name.startswith("sentinel_") and fields["mode"] != "sentinel":
             raise ConfigurationError(f"{name} is for a redis+sentinel:// URL")
+    if fields["mode"] == "embedded" and {"username", "password"} & set(fields):
+        raise ConfigurationError(
+            "an embedded server has no users: it is yours alone; leave out user and password"
+        )
     if fields["mode"] == "cluster" and fields.get("db"):
         raise ConfigurationError(f"db {fields['db']}: a cluster has only db 0")
     if fields.get("ssl_keyfile") and not fields.get("ssl_certfile"):

@@ -26,6 +26,7 @@ _DEFAULT_DELAY = timedelta(milliseconds=100)
 _DEFAULT_CAP = timedelta(seconds=30)
 _DEFAULT_JITTER = timedelta(milliseconds=100)
 _DEFAULT_ATTEMPTS = 25
+_UNLIMITED_MS = 3650 * 24 * 3600 * 1000
 
 # The words that its release writes, and the seed's, which we write.
 _OTHER_REASONS = {"decode_failed": Reason.DECODE_FAIL.value, "oversize_payload": Reason.OVERSIZE.value}
@@ -216,8 +217,9 @@ def _backoff(policy: RetryPolicy) -> list[Any] | None:
     multiplier = policy.multiplier if isinstance(policy, Exponential) else None
     jitter = policy.jitter if isinstance(policy.jitter, timedelta) else first * policy.jitter
     kind = "fixed" if multiplier is None else "exponential"
-    cap = None if policy.cap is None else policy.cap // _MILLISECOND
-    return [kind, first // _MILLISECOND, cap, multiplier, jitter // _MILLISECOND or None]
+    # Where nothing is said its programs use limits of their own: no limit is a very high one.
+    cap = _UNLIMITED_MS if policy.cap is None else policy.cap // _MILLISECOND
+    return [kind, first // _MILLISECOND, cap, multiplier, jitter // _MILLISECOND]
 
 
 def retry_from_wire(element: Any) -> bytes | None:
@@ -244,13 +246,16 @@ def _policy(attempts: int, backoff: Any) -> RetryPolicy:
         )
     kind, delay_ms, cap_ms, multiplier, jitter_ms = (*backoff, None, None, None)[:5]
     delay = timedelta(milliseconds=delay_ms)
-    jitter = timedelta(milliseconds=jitter_ms or 0)
-    if kind == "exponential":
-        return Exponential(
-            initial=delay,
-            multiplier=2.0 if multiplier is None else max(1.0, float(multiplier)),
-            cap=_DEFAULT_CAP if cap_ms is None else timedelta(milliseconds=cap_ms),
-            jitter=jitter,
-            max_attempts=attempts,
-        )
-    return Constant(every=delay, jitter=jitter, max_attempts=attempts)
+    cap = _DEFAULT_CAP if cap_ms is None else timedelta(milliseconds=min(cap_ms, _UNLIMITED_MS))
+    jitter = _DEFAULT_JITTER if jitter_ms is None else timedelta(milliseconds=jitter_ms)
+    if kind == "fixed":
+        cap = delay if cap_ms is None else cap
+        return Constant(every=delay, cap=cap, jitter=jitter, max_attempts=attempts)
+    # A kind that it does not know is an exponential to it, too.
+    return Exponential(
+        initial=delay,
+        multiplier=2.0 if multiplier is None else max(1.0, float(multiplier)),
+        cap=cap,
+        jitter=jitter,
+        max_attempts=attempts,
+    )

@@ -5,12 +5,6 @@ local plain_at = next_arg
 local special_at = plain_at + 2 * plain
 local WIDTH = 8 -- stream, score ('' for at once), id, extras, is unique, d, n, member
 
-if max_live >= 0 then
-  local live = redis.call('ZCARD', delayed)
-  for i = FIRST_STREAM, LAST_STREAM do live = live + redis.call('XLEN', KEYS[i]) end
-  if live + plain + special > max_live then return { 'full', live } end
-end
-
 local taken = {}
 for i = 0, special - 1 do
   local at = special_at + i * WIDTH
@@ -23,6 +17,12 @@ for i = 0, special - 1 do
   end
 end
 if #taken > 0 then return { 'taken', unpack(taken) } end
+
+if max_live >= 0 then
+  local live = redis.call('ZCARD', delayed)
+  for i = FIRST_STREAM, LAST_STREAM do live = live + redis.call('XLEN', KEYS[i]) end
+  if live + plain + special > max_live then return { 'full', live } end
+end
 
 next_arg = special_at + special * WIDTH
 record_args()

@@ -1,30 +1,26 @@
--- Renew leases; answers the places of those that are lost. The others' entries also look fresh to programs
--- that go by idle time.
+-- Renew leases; answers the places of those that are lost. Where only a part of a hold is renewed it becomes a hold
+-- of its own. The entries also look fresh to programs that go by idle time.
 local lease_until = arg()
-local consumers = {}
-local lost, members = find_lost()
+local lost = find_lost()
 local is_lost = {}
-for _, i in ipairs(lost) do is_lost[i] = true end
-local renewed, by_holder = {}, {}
-for i = 1, held_count do
-  local consumer = arg()
-  if not is_lost[i] then
-    renewed[#renewed + 1] = lease_until
-    renewed[#renewed + 1] = members[i]
-    local holder = ARGV[held_at + 3 * (i - 1)] .. ' ' .. consumer
-    by_holder[holder] = by_holder[holder] or { stream = KEYS[tonumber(ARGV[held_at + 3 * (i - 1)])], consumer = consumer }
-    local list = by_holder[holder]
-    list[#list + 1] = ARGV[held_at + 3 * (i - 1) + 1]
+for _, place in ipairs(lost) do is_lost[place] = true end
+for _, hold in ipairs(holds) do
+  local consumer = arg() -- the hold's own, or that of the new one
+  local renewed = 0
+  for _, part in ipairs(hold) do
+    each_stretch(part, function(stream, first, last)
+      local command = { 'XCLAIM', stream, GROUP, consumer, 0 }
+      for i = first, last do
+        if not is_lost[part.before + i - part.first + 1] then command[#command + 1] = ARGV[i] end
+      end
+      if #command > 5 then
+        renewed = renewed + #command - 5
+        command[#command + 1] = 'JUSTID'
+        redis.call(unpack(command))
+      end
+    end)
   end
+  if renewed > 0 then redis.call('ZADD', leases, lease_until, consumer) end
 end
-if #renewed > 0 then call_with_list(renewed, 'ZADD', leases, 'XX') end
-for _, list in pairs(by_holder) do
-  for first = 1, #list, 1000 do
-    local last = math.min(first + 999, #list)
-    local command = { 'XCLAIM', list.stream, GROUP, list.consumer, 0 }
-    for i = first, last do command[#command + 1] = list[i] end
-    command[#command + 1] = 'JUSTID'
-    redis.call(unpack(command))
-  end
-end
+end_holds()
 return lost

@@ -1,6 +1,6 @@
 -- Acquire up to `limit` due jobs under one lease, level by level; what was returned comes before what is new.
 -- Answers the entries found (per level), and where the streams end if that was all there is.
-local limit, consumer, who, token = number_arg(), arg(), arg(), arg()
+local limit, consumer, who = number_arg(), arg(), arg()
 local lease_until = arg()
 local delivered, only, lowest_first = number_arg(), arg() == '1', arg() == '1'
 local careful = delivered < 2147483647 -- suspects are told apart
@@ -9,38 +9,57 @@ if redis.call('HEXISTS', meta, 'paused') == 1 then return { {}, {} } end
 promote(500)
 
 local has_extras = redis.call('HLEN', extra) > 0
-local messages, lefts, dwells, attempts, lease_args = {}, {}, {}, {}, {}
+local messages, lefts, dwells, attempts = {}, {}, {}, {}
 local found, answer = 0, {}
+local now_ms = math.floor(now_us / 1000)
+local byte, sub = string.byte, string.sub
 
 local function is_suspect(deliveries, attempt)
   return deliveries >= delivered and deliveries > attempt
 end
 
-local function accept(index, flat, entry, fields, id, created, attempt, opened, packed, count, since)
-  local d, run_at = fields.d, fields.r
-  local left, left_at = 'PENDING', since
+local function read_fields(list)
+  if #list == 4 and list[1] == 'd' and list[3] == 'n' then return list[2], list[4] end
+  local fields = {}
+  for i = 1, #list, 2 do fields[list[i]] = list[i + 1] end
+  return fields.d, fields.n or '', fields.r
+end
+
+-- `open_envelope`, quicker for what nearly every job is: four elements, a short id, a first attempt or an early one.
+local function open(d)
+  if d then
+    local first, kind = byte(d, 1, 2)
+    if first == 0x94 and kind > 0xa0 and kind <= 0xbf then
+      local tag, zero, b2, b3, b4, b5, b6, b7, b8, attempt = byte(d, -10, -1)
+      if tag == 0xcf and zero == 0 and attempt < 0x80 then
+        local id = sub(d, 3, kind - 0xa0 + 2)
+        if not string.find(id, '[%z\1-\31\127-\255]') then
+          local created = ((((((b2 * 256 + b3) * 256 + b4) * 256 + b5) * 256 + b6) * 256 + b7) * 256) + b8
+          return id, created, attempt
+        end
+      end
+    end
+  end
+  return open_envelope(d)
+end
+
+local function accept(flat, entry, d, name, run_at, id, created, attempt, opened, packed, count, since)
+  local left, left_ms = 'PENDING', since and math.floor(since / 1000)
   if not since then
-    left_at = (opened and opened.s) or (created and created * 1000) or now_us
+    left_ms = (opened and opened.s and math.floor(opened.s / 1000)) or created or now_ms
     if opened and redis.call('SREM', retryable, id) == 1 then left = 'RETRYABLE' end
   end
-  local n = #messages + 1
-  messages[n], lefts[n], attempts[n], dwells[n] = id, left, attempt, dwell_ms(left_at)
-  lease_args[#lease_args + 1] = lease_until
-  lease_args[#lease_args + 1] = index .. '/' .. entry .. '/' .. token
+  found = found + 1
+  messages[found], lefts[found], attempts[found] = id, left, attempt
+  dwells[found] = left_ms < now_ms and now_ms - left_ms or 0
   local m = #flat
-  flat[m + 1], flat[m + 2], flat[m + 3] = entry, d, fields.n or ''
+  flat[m + 1], flat[m + 2], flat[m + 3] = entry, d, name
   if packed or run_at or count ~= 1 or not d then
-    flat[m + 4] = { packed or '', run_at or '', count, since and 1 or 0 }
+    flat[m + 4] = { packed or '', run_at or '', count }
   else
     flat[m + 4] = false
   end
-  found = found + 1
-end
-
-local function read_fields(list)
-  local fields = {}
-  for i = 1, #list, 2 do fields[list[i]] = list[i + 1] end
-  return fields
+  if not d then flat[m + 2] = false end
 end
 
 local function take_returned(index, stream, flat)
@@ -56,8 +75,8 @@ local function take_returned(index, stream, flat)
         redis.call('XACK', stream, GROUP, entry) -- somebody deleted it: nothing is left to run
         redis.call('HDEL', returned, index .. '/' .. entry)
       else
-        local fields = read_fields(read[2])
-        local id, created, attempt = open_envelope(fields.d)
+        local d, name, run_at = read_fields(read[2])
+        local id, created, attempt = open(d)
         id, attempt = id or entry, attempt or 0
         local opened, packed
         if has_extras then opened, packed = extras_of(id) end
@@ -67,7 +86,7 @@ local function take_returned(index, stream, flat)
           local since = tonumber(redis.call('HGET', returned, place) or now_us)
           redis.call('HDEL', returned, place)
           redis.call('XCLAIM', stream, GROUP, consumer, 0, entry, 'IDLE', 0, 'RETRYCOUNT', count + 1, 'JUSTID')
-          accept(index, flat, entry, fields, id, created, attempt, opened, packed, count + 1, since)
+          accept(flat, entry, d, name, run_at, id, created, attempt, opened, packed, count + 1, since)
         end
       end
     end
@@ -83,8 +102,8 @@ local function take_new(index, stream, flat)
     if not read then return end
     for _, each in ipairs(read[1][2]) do
       local entry = each[1]
-      local fields = read_fields(each[2])
-      local id, created, attempt = open_envelope(fields.d)
+      local d, name, run_at = read_fields(each[2])
+      local id, created, attempt = open(d)
       id, attempt = id or entry, attempt or 0
       local opened, packed
       if has_extras then opened, packed = extras_of(id) end
@@ -94,7 +113,7 @@ local function take_new(index, stream, flat)
         redis.call('SREM', retryable, id)
         redis.call('HSET', returned, index .. '/' .. entry, whole((opened and opened.s) or now_us))
       else
-        accept(index, flat, entry, fields, id, created, attempt, opened, packed, 1, nil)
+        accept(flat, entry, d, name, run_at, id, created, attempt, opened, packed, 1, nil)
       end
     end
     if #read[1][2] < ask then return end
@@ -116,12 +135,14 @@ for step = FIRST_STREAM, LAST_STREAM do
     if #flat > 0 then
       answer[#answer + 1] = index
       answer[#answer + 1] = flat
+    elseif not only then
+      redis.call('XGROUP', 'DELCONSUMER', stream, GROUP, consumer) -- reading made it, and it holds nothing
     end
   end
 end
 
 if found > 0 then
-  call_with_list(lease_args, 'ZADD', leases)
+  redis.call('ZADD', leases, lease_until, consumer)
   record_moves(messages, lefts, 'PROCESSING', dwells, attempts, nil, who)
 end
 

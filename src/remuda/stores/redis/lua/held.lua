@@ -1,58 +1,71 @@
--- Shared by the scripts that only the holder of a lease may run. The arguments: how many deliveries, then for
--- each its stream, entry and lease. Answers the places (from 1) of those that are not held any more.
-local held_count = number_arg()
-local held_at = next_arg
-next_arg = held_at + 3 * held_count
-
-local function find_lost()
-  local lost, members = {}, {}
-  for i = 0, held_count - 1 do members[i + 1] = ARGV[held_at + 3 * i + 2] end
-  local is_foreign = {}
-  for first = 1, held_count, 1000 do
-    local last = math.min(first + 999, held_count)
-    local scores = redis.call('ZMSCORE', leases, unpack(members, first, last))
-    for i = first, last do
-      local index, entry = ARGV[held_at + 3 * (i - 1)], ARGV[held_at + 3 * (i - 1) + 1]
-      local gone = not scores[i - first + 1]
-      if not gone then
-        local stream = KEYS[tonumber(index)]
-        if is_foreign[index] == nil then is_foreign[index] = has_foreign_consumer(stream) end
-        -- A program that knows nothing of leases may have claimed it, and even finished it.
-        if is_foreign[index] then
-          local holder = pending(stream, entry)
-          gone = not holder or string.sub(holder, 1, #OURS) ~= OURS
-          if gone then redis.call('ZREM', leases, members[i]) end
-        end
-      end
-      if gone then lost[#lost + 1] = i end
-    end
+-- Shared by the scripts that only a holder may run. The arguments: whether to look at each entry, how many holds,
+-- and for each its consumer and its entries by stream. A hold is what one fetch took, under one lease; its consumer
+-- is of its own, so that the pending list says who holds what.
+local look_closely = arg() == '1' or redis.call('HEXISTS', meta, 'foreign') == 1
+local holds, held_count = {}, 0
+for h = 1, number_arg() do
+  local hold = { consumer = arg() }
+  for s = 1, number_arg() do
+    local index, count = number_arg(), number_arg()
+    hold[s] = { stream = KEYS[index], index = index, first = next_arg, last = next_arg + count - 1, before = held_count }
+    next_arg = next_arg + count
+    held_count = held_count + count
   end
-  return lost, members
+  holds[h] = hold
 end
 
-local function entries_by_stream()
-  local by_stream = {}
-  for i = 0, held_count - 1 do
-    local index = tonumber(ARGV[held_at + 3 * i])
-    by_stream[index] = by_stream[index] or {}
-    local list = by_stream[index]
-    list[#list + 1] = ARGV[held_at + 3 * i + 1]
+-- The places (from 1) of the deliveries that are not held any more.
+local function find_lost()
+  local lost = {}
+  for _, hold in ipairs(holds) do
+    local over_us = redis.call('ZSCORE', leases, hold.consumer)
+    -- A program that knows nothing of leases may have claimed what was idle for long, and even finished it.
+    local doubtful = over_us and (look_closely or tonumber(over_us) <= now_us)
+    if not over_us or doubtful then
+      for _, part in ipairs(hold) do
+        for i = part.first, part.last do
+          if not over_us or pending(part.stream, ARGV[i]) ~= hold.consumer then
+            lost[#lost + 1] = part.before + i - part.first + 1
+          end
+        end
+      end
+    end
   end
-  return by_stream
+  return lost
+end
+
+local function each_stretch(part, f)
+  for first = part.first, part.last, 1000 do
+    f(part.stream, first, math.min(first + 999, part.last))
+  end
 end
 
 -- Out of the pending list and out of the stream.
 local function ack_and_delete(has_ackdel)
-  for index, entries in pairs(entries_by_stream()) do
-    local stream = KEYS[index]
-    if has_ackdel then
-      for first = 1, #entries, 1000 do
-        local last = math.min(first + 999, #entries)
-        redis.call('XACKDEL', stream, GROUP, 'IDS', last - first + 1, unpack(entries, first, last))
+  for _, hold in ipairs(holds) do
+    for _, part in ipairs(hold) do
+      each_stretch(part, function(stream, first, last)
+        if has_ackdel then
+          redis.call('XACKDEL', stream, GROUP, 'IDS', last - first + 1, unpack(ARGV, first, last))
+        else
+          redis.call('XACK', stream, GROUP, unpack(ARGV, first, last))
+          redis.call('XDEL', stream, unpack(ARGV, first, last))
+        end
+      end)
+    end
+  end
+end
+
+-- Holds of which nothing is left: their lease goes, and their consumer in each stream where it had entries.
+local function end_holds()
+  for _ = 1, number_arg() do
+    local consumer = arg()
+    redis.call('ZREM', leases, consumer)
+    for _ = 1, number_arg() do
+      local stream = KEYS[number_arg()]
+      if #redis.call('XPENDING', stream, GROUP, '-', '+', 1, consumer) == 0 then
+        redis.call('XGROUP', 'DELCONSUMER', stream, GROUP, consumer)
       end
-    else
-      call_with_list(entries, 'XACK', stream, GROUP)
-      call_with_list(entries, 'XDEL', stream)
     end
   end
 end

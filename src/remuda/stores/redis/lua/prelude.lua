@@ -28,17 +28,6 @@ local function in_stretches(count, f)
   next_arg = last + 1
 end
 
-local function call_with_list(list, ...)
-  local head = { ... }
-  local fixed = #head
-  for first = 1, #list, 1000 do
-    local command = {}
-    for i = 1, fixed do command[i] = head[i] end
-    for i = first, math.min(first + 999, #list) do command[#command + 1] = list[i] end
-    redis.call(unpack(command))
-  end
-end
-
 local function whole(number)
   return string.format('%.0f', number)
 end
@@ -227,14 +216,6 @@ local function group_exists(stream)
   if redis.call('EXISTS', stream) == 0 then return false end
   for _, group in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
     if group[2] == GROUP then return group end
-  end
-  return false
-end
-
-local function has_foreign_consumer(stream)
-  for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', stream, GROUP)) do
-    local name = consumer[2]
-    if name ~= RETURNED and string.sub(name, 1, #OURS) ~= OURS then return true end
   end
   return false
 end

@@ -17,47 +17,44 @@ local function put_back(index, entry, acquired_us)
   messages[n], dwells[n], attempts[n] = id or entry, dwell_ms(acquired_us), attempt or 0
 end
 
-for _, member in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', whole(now_us), 'LIMIT', 0, limit)) do
-  local index, entry, acquired = string.match(member, '^(%d+)/([%d-]+)/(%d+)')
-  redis.call('ZREM', leases, member)
-  index = tonumber(index)
-  local holder = group_exists(KEYS[index]) and pending(KEYS[index], entry)
-  if holder and string.sub(holder, 1, #OURS) == OURS then put_back(index, entry, tonumber(acquired)) end
+local function acquired_us(consumer, idle_ms)
+  return tonumber(string.match(consumer, '/(%d+)-%x+$') or nil) or now_us - idle_ms * 1000
 end
 
-local leased -- entries under a lease, listed only where there is a doubt
-local function is_leased(place)
-  if not leased then
-    leased = {}
-    for _, member in ipairs(redis.call('ZRANGE', leases, 0, -1)) do
-      leased[string.match(member, '^%d+/[%d-]+')] = true
+for _, consumer in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', whole(now_us), 'LIMIT', 0, limit)) do
+  for index = FIRST_STREAM, LAST_STREAM do
+    if group_exists(KEYS[index]) then
+      while #messages < limit do
+        local page = redis.call('XPENDING', KEYS[index], GROUP, '-', '+', limit - #messages, consumer)
+        for _, each in ipairs(page) do put_back(index, each[1], acquired_us(consumer, each[3])) end
+        if #page == 0 then break end
+      end
     end
   end
-  return leased[place]
+  if #messages >= limit then break end
+  redis.call('ZREM', leases, consumer)
 end
 
-local function look_at(index, stream, name)
-  local idle = redis.call('XPENDING', stream, GROUP, 'IDLE', timeout_ms, '-', '+', limit, name)
-  for _, each in ipairs(idle) do
-    if #messages < limit and not is_leased(index .. '/' .. each[1]) then
-      put_back(index, each[1], now_us - each[3] * 1000)
-    end
-  end
-end
-
+local is_foreign = false
 for index = FIRST_STREAM, LAST_STREAM do
   local stream = KEYS[index]
   if group_exists(stream) then
     for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', stream, GROUP)) do
       local name, held, idle = consumer[2], consumer[4], consumer[6]
-      if name ~= RETURNED and held > 0 then
-        look_at(index, stream, name)
-      elseif idle > forget_ms and string.sub(name, 1, #OURS) == OURS then
+      local is_ours = string.sub(name, 1, #OURS) == OURS
+      is_foreign = is_foreign or (not is_ours and name ~= RETURNED)
+      if name == RETURNED or (is_ours and redis.call('ZSCORE', leases, name)) then
+        -- nobody's, or a healthy worker's
+      elseif held > 0 and #messages < limit then
+        local stale = redis.call('XPENDING', stream, GROUP, 'IDLE', timeout_ms, '-', '+', limit - #messages, name)
+        for _, each in ipairs(stale) do put_back(index, each[1], acquired_us(name, each[3])) end
+      elseif held == 0 and is_ours and idle > forget_ms then
         redis.call('XGROUP', 'DELCONSUMER', stream, GROUP, name)
       end
     end
   end
 end
+if is_foreign then redis.call('HSET', meta, 'foreign', '1') else redis.call('HDEL', meta, 'foreign') end
 
 if #messages > 0 then
   record_moves(messages, 'PROCESSING', 'PENDING', dwells, attempts, 'lease_expired', who)

@@ -1,11 +1,8 @@
 -- Write outcomes, all or none: where a lease is lost nothing is changed, and the caller asks again without it.
-local lost, members = find_lost()
+local lost = find_lost()
 if #lost > 0 then return lost end
-local has_ackdel = arg() == '1'
-if held_count > 0 then
-  call_with_list(members, 'ZREM', leases)
-  ack_and_delete(has_ackdel)
-end
+ack_and_delete(arg() == '1')
+end_holds()
 record_args()
 
 -- the extras of those that have ended

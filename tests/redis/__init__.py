@@ -1,0 +1,1 @@
+"""The connections of the Redis store, and the embedded server."""
