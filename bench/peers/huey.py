@@ -1,10 +1,11 @@
 # /// script
-# dependencies = ["huey==3.5.4"]
+# dependencies = ["huey==3.5.4", "redis==8.1.0", "hiredis==3.5.0"]
 #
 # [tool.bench]
-# stores = ["sqlite"]
+# stores = ["redis", "sqlite", "valkey"]
+# without_acks = [""]
 # ///
-"""Huey on SQLite.
+"""Huey on SQLite and Redis.
 
 It deletes a job when it takes it, before the handler runs: a job is settled at its claim and a crash
 loses it, which is less than the others promise.  Its handlers are plain functions, and it has no way
@@ -19,38 +20,51 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from huey import SqliteHuey
+from huey import Huey, RedisHuey, SqliteHuey
 
 from bench.measures import main
 from bench.peer import Handled, Peer
 
 
-class Huey(Peer):
+class HueyPeer(Peer):
     packages = ("huey",)
 
     def settings(self, measure: str, variant: str) -> dict[str, Any]:
-        return {
+        # One thread: on SQLite they share a connection and its lock, on Redis they had only the GIL to share.
+        settings = {"results": False, "workers": 1, "worker_type": "thread"}
+        if self._on_redis:
+            return settings | {"blocking": True}  # an idle worker is woken by the server
+        return settings | {
             "journal_mode": "wal",
             "synchronous": "normal",  # as the others; Huey itself offers full and off
-            "results": False,
-            # One: threads share one connection and its lock, processes contend for the file's.
-            "workers": 1,
-            "worker_type": "thread",
             # It polls, backing off while the queue is empty.
             "initial_delay": 0.001,
             "max_delay": 0.01,
             "sqlite": sqlite3.sqlite_version,
         }
 
+    @property
+    def _on_redis(self) -> bool:
+        return self.url.startswith("redis")
+
     async def create(self) -> None:
         """The tables are made by ``open``."""
 
     async def open(self) -> None:
-        file = self.url.removeprefix("sqlite:///")
-        self._huey = SqliteHuey("bench", filename=file, results=self.tune["results"], timeout=30)
-        self._huey.storage.conn.execute(f"PRAGMA synchronous = {self.tune['synchronous']}")
+        self._huey = self._on_the_server() if self._on_redis else self._in_the_file()
         self._handled: Handled = lambda payload: None
         self._task = self._huey.task(name="noop")(self._noop)
+
+    def _on_the_server(self) -> Huey:
+        # It waits a second for a job, which redis-py must not take for a dead connection.
+        options = {"blocking": self.tune["blocking"], "read_timeout": 1}
+        return RedisHuey("bench", url=self.url, results=self.tune["results"], **options)
+
+    def _in_the_file(self) -> Huey:
+        file = self.url.removeprefix("sqlite:///")
+        huey = SqliteHuey("bench", filename=file, results=self.tune["results"], timeout=30)
+        huey.storage.conn.execute(f"PRAGMA synchronous = {self.tune['synchronous']}")
+        return huey
 
     def _noop(self, payload: bytes) -> None:
         self._handled(payload)
@@ -70,11 +84,9 @@ class Huey(Peer):
     @asynccontextmanager
     async def worker(self, handled: Handled) -> AsyncIterator[None]:
         self._handled = handled
+        options = ("workers", "worker_type", "initial_delay", "max_delay")
         consumer = self._huey.create_consumer(
-            workers=self.tune["workers"],
-            worker_type=self.tune["worker_type"],
-            initial_delay=self.tune["initial_delay"],
-            max_delay=self.tune["max_delay"],
+            **{option: self.tune[option] for option in options if option in self.tune},
             periodic=False,
             check_worker_health=False,
         )
@@ -86,4 +98,4 @@ class Huey(Peer):
 
 
 if __name__ == "__main__":
-    main(Huey)
+    main(HueyPeer)

@@ -37,7 +37,7 @@ from bench.peer import Handled, Peer
 
 logging.getLogger("taskiq").setLevel(logging.CRITICAL)
 
-STOP_PATIENCE_SECONDS = 3
+STOP_PATIENCE_SECONDS = 1
 
 
 class Taskiq(Peer):
@@ -103,7 +103,7 @@ class Taskiq(Peer):
             # Now and then its read does not hear of it; without a connection it must end.
             await asyncio.wait([running], timeout=STOP_PATIENCE_SECONDS)
             await broker.shutdown()
-            await asyncio.wait([running], timeout=STOP_PATIENCE_SECONDS)
+            await asyncio.gather(running, return_exceptions=True)
 
     def _broker(self) -> Any:
         pool = {"max_connection_pool_size": self.tune["pool"]}

@@ -25,11 +25,12 @@ def test_a_job_is_added_with_all_its_options(remuda: Remuda) -> None:
             "--priority",
             "2",
         ),
-        *("--header", "trace=abc", "--header", "equation=a=b", "--expires-in", "1h"),
+        *("--header", "trace=abc", "--header", "equation=a=b", "--expires-in", "1h", "--rate-key", "acme"),
     ).strip()
     job = remuda.json("show", "emails", job_id)["job"]
     assert job["payload"] == {"to": "a@example.org"}
-    assert (job["name"], job["priority"]) == ("welcome", 2)
+    assert (job["name"], job["priority"], job["rate_key"]) == ("welcome", 2, "acme")
+    assert "rate key" in remuda.ok("show", "emails", job_id)
     assert job["headers"] == {"trace": "abc", "equation": "a=b"}
     added, due, expires = (
         datetime.fromisoformat(job[name]) for name in ("created_at", "next_attempt_at", "expires_at")

@@ -29,13 +29,13 @@ def test_a_healthy_store(remuda: Remuda) -> None:
     report = remuda.json("doctor")
     assert report["ok"]
     assert report["wake"] == WAKES[report["backend"]]
-    assert report["schema"] == {"ok": True, "version": 1, "wanted": 1, "trouble": None}
+    assert report["schema"] == {"ok": True, "version": 2, "wanted": 2, "trouble": None}
     assert abs(report["clock_offset_seconds"]) < 1
     assert 0 < report["round_trip_seconds"] < 1
     assert not _found(report, "problem")
     assert not _found(report, "unknown")
     told = remuda.ok("doctor")
-    assert "version 1, complete" in told
+    assert "version 2, complete" in told
     assert report["version"] in told
 
 

@@ -1,4 +1,4 @@
-"""`inspect`, `watch`, `jobs`, `show`, `pause`, `resume`, `purge`."""
+"""`inspect`, `watch`, `jobs`, `show`, `cancel`, `pause`, `resume`, `purge`."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ def test_inspect_tells_a_queue_in_numbers(remuda: Remuda) -> None:
         "failed": 2,
         "paused": False,
         "dead": {"retries_exhausted": 1, "unrecoverable": 1},
+        "rate_limits": {"queue": None, "key": None},
     }
     told = remuda.ok("inspect", "emails").split()
     assert told[told.index("completed") + 1] == "2"
@@ -109,6 +110,23 @@ def test_a_payload_that_cannot_be_decoded_is_base64(on_sqlite: Remuda) -> None:
     assert (job["payload_encoding"], job["payload"]) == ("base64", "wQ==")
     assert "not decode as msgpack" in job["payload_error"]
     assert r"b'\xc1'" in on_sqlite.ok("show", "emails", "broken")
+
+
+def test_cancel_removes_what_waits_and_names_what_does_not(remuda: Remuda) -> None:
+    due, later = remuda.add(NewJob("good"), NewJob("good", delay=timedelta(hours=1)))
+    assert remuda.ok("cancel", "emails", due, later) == "cancelled 2 jobs of emails\n"
+    (stays,) = remuda.add(NewJob("good"))
+    ended = remuda("cancel", "emails", later, stays, "nobody", "--json")
+    assert ended.code == ExitCode.NOT_FOUND
+    assert json.loads(ended.out) == {
+        "queue": "emails",
+        "cancelled": [stays],
+        "not_waiting": [later, "nobody"],
+    }
+    assert ended.err == f"remuda: not waiting in emails: {later}, nobody\n"
+    gone = json.loads(remuda("show", "emails", due, "--json").out)
+    assert gone["history"][-1]["reason"] == "cancelled"
+    assert remuda.counts("pending", "completed") == (0, 0)
 
 
 def test_pause_and_resume(remuda: Remuda) -> None:

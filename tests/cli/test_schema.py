@@ -52,9 +52,9 @@ def _make_reference_tables(remuda: Remuda) -> None:
 
 def test_init_makes_the_tables_once(remuda: Remuda) -> None:
     made = remuda.ok("init")
-    assert made.startswith("made the tables, version 1, in ")
+    assert made.startswith("made the tables, version 2, in ")
     assert {"message", "message_archive", "message_transition"} <= _tables(remuda)
-    assert remuda.ok("init").startswith("the tables are there already, version 1, in ")
+    assert remuda.ok("init").startswith("the tables are there already, version 2, in ")
     assert remuda.json("init")["created"] is False
     assert remuda.ok("inspect") == ""
 
@@ -64,9 +64,9 @@ def test_migrate_makes_the_tables_where_there_are_none(remuda: Remuda) -> None:
         assert remuda("migrate", "--dry-run").code == ExitCode.UNAVAILABLE
         Path(remuda.directory, "remuda.db").touch()
     report = remuda.json("migrate", "--dry-run")
-    assert (report["before"], report["pending"], report["applied"]) == (None, [1], [])
+    assert (report["before"], report["pending"], report["applied"]) == (None, [2], [])
     assert not _tables(remuda)
-    assert remuda.json("migrate")["applied"] == [1]
+    assert remuda.json("migrate")["applied"] == [2]
     assert "nothing to do" in remuda.ok("migrate")
 
 
@@ -79,10 +79,10 @@ def test_migrate_takes_over_the_tables_of_the_reference_broker(remuda: Remuda) -
     told = remuda.ok("migrate", "--dry-run")
     assert "0: tables that another program made" in told
     assert "column message.job_id is missing" in told
-    assert "would apply: 1" in told
+    assert "would apply: 1, 2" in told
     assert remuda("jobs", "emails").code == ExitCode.SCHEMA
 
-    assert "applied: 1" in remuda.ok("migrate")
+    assert "applied: 1, 2" in remuda.ok("migrate")
     (job,) = remuda.json("jobs", "emails")["jobs"]
     assert (job["id"], job["payload_encoding"], job["payload"]) == ("1", "base64", "aGVsbG8=")
 

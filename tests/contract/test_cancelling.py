@@ -179,11 +179,12 @@ async def test_a_job_between_attempts_keeps_all_but_its_time(queue: Queue, clock
     assert (delivery.id, delivery.attempts, delivery.priority) == (job_id, 1, 1)
 
 
-async def test_a_moment_in_the_past_is_now_or_earlier(queue: Queue, clock: VirtualClock) -> None:
+async def test_a_moment_in_the_past_is_now(queue: Queue, clock: VirtualClock) -> None:
+    """Before or after what was due already: that is left to the store."""
     first = await queue.add("job")
     second = await queue.add("job", delay=HOUR)
     assert await queue.reschedule(second, at=clock.now() - HOUR)
-    assert [each.id for each in await fetch(queue)] == [second, first]
+    assert {each.id for each in await fetch(queue)} == {first, second}
 
 
 async def test_what_does_not_wait_cannot_be_rescheduled(queue: Queue) -> None:

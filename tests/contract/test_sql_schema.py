@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import Connection, create_engine, inspect, text
 from sqlalchemy.engine import make_url
 
-from remuda import Queue, Reason, SchemaError, State, open_store
+from remuda import Queue, RateLimit, Reason, Result, SchemaError, State, open_store
+from remuda.rate import NO_LIMITS
 from remuda.stores.sql import migrations
 from remuda.stores.sql.schema import SCHEMA_VERSION
 from remuda.stores.sql.store import SqlStore
@@ -67,7 +68,17 @@ async def test_many_programs_may_start_on_an_empty_database_at_once(sql_store_ur
             await each.close()
 
 
-@pytest.mark.parametrize("table", ["message", "message_archive", "message_transition", "message_queue"])
+TABLES = (
+    "message",
+    "message_archive",
+    "message_transition",
+    "message_queue",
+    "message_rate",
+    "message_result",
+)
+
+
+@pytest.mark.parametrize("table", TABLES)
 async def test_a_missing_table_is_named(sql_store_url: str, table: str) -> None:
     await make_tables(sql_store_url)
     sql(sql_store_url, f"DROP TABLE {table}")
@@ -246,6 +257,76 @@ async def test_a_foreign_message_can_die_and_be_replayed_by_its_number(sql_store
         assert (await queue.dead.replay(ids=[foreign.id])).ids == [foreign.id]
         assert [each.id for each in await queue.dead.peek()] == [own]
         assert [each.id for each in await fetch(queue)] == [foreign.id]
+
+
+OF_VERSION_2 = {
+    "message": ("rate_key", "slot_at"),
+    "message_archive": ("rate_key",),
+    "message_queue": ("rate_jobs", "rate_per_us", "rate_full_at", "key_rate_jobs", "key_rate_per_us"),
+}
+
+
+def make_version_1(url: str) -> None:
+    """Take away what came with version 2."""
+    sql(
+        url,
+        "DROP TABLE message_rate",
+        "DROP TABLE message_result",
+        *(
+            f"ALTER TABLE {table} DROP COLUMN {column}"
+            for table, own in OF_VERSION_2.items()
+            for column in own
+        ),
+        "UPDATE message_schema SET version = 1",
+    )
+
+
+async def test_tables_of_version_1_are_migrated_with_all_they_hold(sql_store_url: str) -> None:
+    async with Queue("orders", sql_store_url) as queue:
+        (dead,) = await bury(queue, "dead")
+        waiting = await queue.add("waiting", {"n": 1})
+        later = await queue.add("later", delay=timedelta(hours=1))
+        await queue.pause()
+    make_version_1(sql_store_url)
+    with pytest.raises(SchemaError, match=r"message\.rate_key is missing.*message_rate is missing.*migrate"):
+        await opened(sql_store_url)
+    assert await migrated(sql_store_url) == [2]
+    assert await migrated(sql_store_url) == []
+
+    async with Queue("orders", sql_store_url) as queue:
+        assert (await queue.stats()).paused
+        assert await queue.rate_limits() == NO_LIMITS
+        await queue.resume()
+        await queue.limit_rate(key=RateLimit(1, timedelta(hours=1)))
+        limited = [await queue.add("limited", rate_key="a") for _ in range(2)]
+        assert (await queue.dead.replay()).ids == [dead]
+        worker = make_worker(queue, store_results=True)
+        worker.handler()(lambda job: job.name)
+        while await worker.step():
+            pass
+        assert await queue.result(waiting) == Result("waiting")
+        assert await queue.result(dead) == Result("dead")
+        assert [await queue.result(each) for each in limited] == [Result("limited"), None]
+        assert await queue.cancel(later) == [later]
+        await checked_trail(queue)
+
+
+async def test_a_program_of_version_1_can_go_on_until_it_is_restarted(sql_store_url: str) -> None:
+    """Its statements name their columns, so that the tables can be migrated under it."""
+    await make_tables(sql_store_url)
+    then = "'2020-01-01 00:00:00'"
+    sql(
+        sql_store_url,
+        f"""INSERT INTO message
+            (queue, state, attempts_count, deliveries_count, created_at, state_since, job_id, name, payload,
+             next_attempt_at, priority)
+            VALUES ('orders', 'PENDING', 0, 0, {then}, {then}, 'a', 'job', :payload, {then}, 0)""",
+        payload=b"\xc0",
+    )
+    sql(sql_store_url, f"INSERT INTO message_queue (name, paused_at, last_seq) VALUES ('other', {then}, 0)")
+    async with Queue("orders", sql_store_url) as queue:
+        (delivery,) = await fetch(queue)
+        assert (delivery.id, delivery.rate_key, delivery.slot_at) == ("a", None, None)
 
 
 async def test_a_half_made_schema_is_completed_by_migrating(sql_store_url: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -11,7 +12,7 @@ import pytest
 
 from remuda.errors import ConfigurationError, StoreError, StoreUnavailableError
 from remuda.stores.redis.link import Link, Script
-from remuda.stores.redis.refusals import RefusedError
+from remuda.stores.redis.refusals import Refusal, RefusedError, translate
 from remuda.stores.redis.urls import parse
 from tests.redis.links import clients, linked, until_blocked, until_gone, with_parameters
 from tests.redis_servers import RedisServer, ValkeyServer
@@ -258,6 +259,8 @@ def _hello(server: str, version: str, mode: str = "standalone") -> bytes:
         (_hello("redis", "7.4.1", "sentinel"), "redis\\+sentinel://"),
         (_hello("redis", "7.4.1", "cluster"), "redis\\+cluster://"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not answer like a Redis server"),
+        (b"+OK\r\n", "does not answer like a Redis server"),
+        (b"*0\r\n", "too old"),
         (b"-DENIED Redis is running in protected mode\r\n", "DENIED"),
     ],
 )
@@ -636,6 +639,71 @@ async def test_a_server_that_wants_replicas_and_has_none_is_unavailable() -> Non
         async with linked(server.url()) as link:
             with pytest.raises(StoreUnavailableError, match="NOREPLICAS"):
                 await link.run(COUNT_UP, ["n"], [])
+
+
+@pytest.mark.faults
+async def test_a_server_that_cannot_save_is_unavailable() -> None:
+    with ValkeyServer(save="900 1") as server:
+        async with linked(server.url()) as link:
+            [_, folder] = await link.call("CONFIG", "GET", "dir")
+            os.mkdir(os.path.join(folder.decode(), "dump.rdb"))  # where the file is to go
+            await link.call("BGSAVE")
+            async with asyncio.timeout(10):
+                while b"rdb_last_bgsave_status:err" not in await link.call("INFO", "persistence"):
+                    pass
+            with pytest.raises(StoreUnavailableError, match="MISCONF"):
+                await link.run(COUNT_UP, ["n"], [])
+
+
+@pytest.mark.faults
+async def test_a_server_that_is_busy_with_a_script_is_unavailable(valkey_server: ValkeyServer) -> None:
+    endless = Script("endless", "while true do end")
+    async with linked(valkey_server.fresh()) as link, linked(valkey_server.url()) as other:
+        await link.call("CONFIG", "SET", "busy-reply-threshold", 20)
+        running = asyncio.create_task(link.run(endless, ["n"], []))
+        await asyncio.sleep(0.05)
+        with pytest.raises(StoreUnavailableError, match="BUSY"):
+            await other.run(COUNT_UP, ["n"], [])
+        await other.call("SCRIPT", "KILL")
+        with pytest.raises(RefusedError):
+            await running
+        assert await other.run(COUNT_UP, ["n"], []) == 1
+        await link.call("CONFIG", "SET", "busy-reply-threshold", 5000)
+
+
+# Redis 6.2 cannot be had here; this is how it writes what goes wrong inside a script.
+@pytest.mark.parametrize(
+    ("text", "code", "later"),
+    [
+        ("-OOM command not allowed when used memory > 'maxmemory'.", "OOM", True),
+        ("-READONLY You can't write against a read only replica.", "READONLY", True),
+        ("-WRONGTYPE Operation against a key holding the wrong kind of value", "WRONGTYPE", False),
+        ("Script attempted to access nonexistent global variable 'x'", "ERR", False),
+    ],
+)
+def test_an_error_inside_a_script_is_known_on_old_servers_too(text: str, code: str, later: bool) -> None:
+    refusal = Refusal(f"ERR Error running script (call to f_6cb0): @user_script:1: {text} ")
+    assert refusal.code == code
+    assert isinstance(translate(refusal, "redis://host", None), StoreUnavailableError) == later
+
+
+async def test_uvloop_does_as_well(valkey_server: ValkeyServer) -> None:
+    uvloop = pytest.importorskip("uvloop")
+    url = valkey_server.fresh()
+
+    async def everything() -> None:
+        async with linked(url, client_name="uv") as link:
+            assert await link.run(ECHO, ["k"], [b"x" * 1_000_000]) == [b"k", b"x" * 1_000_000]
+            waiting = asyncio.create_task(
+                link.block("XREAD", "BLOCK", 60_000, "STREAMS", "s", "$", within=60)
+            )
+            await until_blocked(valkey_server, "uv")
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            _kill(valkey_server, "uv")
+            assert await link.run(COUNT_UP, ["n"], []) == 1
+
+    await asyncio.to_thread(uvloop.run, everything())
 
 
 async def test_no_more_connections_are_made_than_allowed(valkey_server: ValkeyServer) -> None:

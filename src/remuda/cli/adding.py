@@ -72,6 +72,10 @@ def add(
             "--unique-for", parser=duration, metavar=DURATION, help="Nor for this long after it has ended."
         ),
     ] = None,
+    rate_key: Annotated[
+        str | None,
+        typer.Option("--rate-key", metavar="KEY", help="Counts against the limit of each key."),
+    ] = None,
     payload_format: Annotated[
         PayloadFormat,
         typer.Option("--payload-format", metavar="FORMAT", help="How it is stored: msgpack or json."),
@@ -96,6 +100,7 @@ def add(
         "expires_in": expires_in,
         "job_id": job_id,
         "unique_for": unique_for,
+        "rate_key": rate_key,
     }
     if from_jsonl is not None:
         if payload is not None or payload_file is not None or any(options.values()):
@@ -188,7 +193,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "next_attempt_at": parse_instant,
     "expires_at": parse_instant,
 }
-_FIELDS = ("name", "payload", "priority", "headers", "job_id", *_PARSERS)
+_FIELDS = ("name", "payload", "priority", "headers", "job_id", "rate_key", *_PARSERS)
 
 
 def _value(field: str, told: Any) -> Any:

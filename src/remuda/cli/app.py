@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from remuda import __version__
-from remuda.cli import adding, dlq, doctor, jobs, queues, schema, watch, work
+from remuda.cli import adding, dlq, doctor, jobs, limits, queues, schema, watch, work
 from remuda.cli.exits import MEANINGS, Traces
 
 _CODES = "\n".join(f"{code.value}  {meaning}" for code, meaning in MEANINGS.items())
@@ -57,6 +57,8 @@ app.command()(jobs.show)
 app.add_typer(dlq.app, name="dlq", help="Dead letters: peek, replay, drop, export.")
 app.command()(queues.pause)
 app.command()(queues.resume)
+app.command()(limits.limit)
+app.command()(jobs.cancel)
 app.command()(queues.purge)
 app.command()(doctor.doctor)
 

@@ -1,4 +1,4 @@
-"""`jobs` and `show`: single jobs, and what has become of them."""
+"""`jobs`, `show` and `cancel`: single jobs, and what becomes of them."""
 
 from __future__ import annotations
 
@@ -170,6 +170,7 @@ def _facts(job: JobRecord, now: datetime) -> list[tuple[str, str | Cell]]:
         ("state", state_cell(job.state)),
         ("reason", Cell(output.printable(job.reason or ""), "red")),
         ("priority", str(job.priority)),
+        ("rate key", output.printable(job.rate_key or "")),
         ("attempts", str(job.attempts)),
         ("deliveries", str(job.deliveries)),
         ("worker", output.printable(job.worker or "")),
@@ -219,3 +220,33 @@ def _step(transition: Transition) -> output.Cells:
         Cell(output.printable(transition.who or ""), output.FAINT),
         output.printable(transition.reason or meaning),
     )
+
+
+# -- cancelling
+
+
+def cancel(
+    queue: QueueName,
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="The jobs' ids.", show_default=False)],
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove jobs that wait, whether they are due, delayed or between attempts. The trail keeps that it was.
+
+    A job that is running, has ended or is unknown is named, and the exit code is 5.
+    """
+    run(lambda: _cancel(queue, ids, url, as_json=as_json))
+
+
+async def _cancel(queue_name: str, ids: list[str], url: str | None, *, as_json: bool) -> None:
+    async with opened_queue(queue_name, url) as queue:
+        cancelled = await queue.cancel(*ids)
+        if not cancelled:
+            await note_if_unknown(queue, await queue.stats())
+    not_waiting = [each for each in dict.fromkeys(ids) if each not in set(cancelled)]
+    if as_json:
+        output.emit({"queue": queue_name, "cancelled": cancelled, "not_waiting": not_waiting})
+    elif cancelled:
+        output.say(f"cancelled {output.plural(len(cancelled), 'job')} of {queue_name}")
+    if not_waiting:
+        fail(f"not waiting in {queue_name}: {', '.join(not_waiting)}", ExitCode.NOT_FOUND)

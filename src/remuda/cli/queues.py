@@ -9,6 +9,7 @@ import typer
 from remuda.cli import output
 from remuda.cli.asking import confirm
 from remuda.cli.exits import run
+from remuda.cli.limits import limits_text
 from remuda.cli.opening import opened_queue, opened_store
 from remuda.cli.options import AsJson, QueueName, Url, Yes
 from remuda.cli.output import Cell, Column
@@ -17,6 +18,7 @@ from remuda.cli.times import span
 if TYPE_CHECKING:
     from remuda.message import Stats
     from remuda.queue import Queue
+    from remuda.rate import RateLimits
 
 PROGRESS_EVERY_S = 0.3
 
@@ -40,11 +42,11 @@ async def _inspect_one(name: str, url: str | None, *, as_json: bool) -> None:
     from remuda.cli.records import stats_fields
 
     async with opened_queue(name, url) as queue:
-        stats, dead = await queue.stats(), await queue.dead.count()
+        stats, dead, limits = await _look(queue)
         await note_if_unknown(queue, stats)
         place = queue.store.url
     if as_json:
-        output.emit(stats_fields(stats, dead))
+        output.emit(stats_fields(stats, dead, limits))
         return
     output.facts(
         [
@@ -52,6 +54,7 @@ async def _inspect_one(name: str, url: str | None, *, as_json: bool) -> None:
             ("store", place),
             ("status", status_cell(stats)),
             ("oldest due", oldest_due_cell(stats)),
+            *([("rate limit", limits_text(limits))] if limits else []),
         ]
     )
     output.say()
@@ -62,21 +65,22 @@ async def _inspect_one(name: str, url: str | None, *, as_json: bool) -> None:
         output.bars(most_first(dead), {})
 
 
+async def _look(queue: Queue) -> tuple[Stats, dict[str, int], RateLimits]:
+    return await queue.stats(), await queue.dead.count(), await queue.rate_limits()
+
+
 async def _inspect_all(url: str | None, *, as_json: bool) -> None:
     from remuda.cli.records import stats_fields
     from remuda.queue import Queue
 
-    seen: list[tuple[Stats, dict[str, int]]] = []
     async with opened_store(url) as store:
-        for name in await store.queues():
-            queue = Queue(name, store)
-            seen.append((await queue.stats(), await queue.dead.count()))
+        seen = [await _look(Queue(name, store)) for name in await store.queues()]
     if as_json:
-        output.emit({"queues": [stats_fields(stats, dead) for stats, dead in seen]})
+        output.emit({"queues": [stats_fields(*each) for each in seen]})
     elif not seen:
         output.note(f"no queues yet in {store.url}")
     else:
-        output.table(_OVERVIEW, [_overview_row(stats, dead) for stats, dead in seen])
+        output.table(_OVERVIEW, [_overview_row(*each) for each in seen])
 
 
 _STYLES = {state.lower(): style for state, style in output.STATE_STYLES.items()} | {"delayed": "blue"}
@@ -93,7 +97,7 @@ _OVERVIEW = (
 )
 
 
-def _overview_row(stats: Stats, dead: dict[str, int]) -> output.Cells:
+def _overview_row(stats: Stats, dead: dict[str, int], limits: RateLimits) -> output.Cells:
     reasons = ", ".join(f"{count} {reason}" for reason, count in most_first(dead).items())
     word = "paused" if stats.paused else ""
     return (
@@ -105,7 +109,10 @@ def _overview_row(stats: Stats, dead: dict[str, int]) -> output.Cells:
         _number(stats.completed, "green"),
         _number(stats.failed, "red"),
         "-" if stats.oldest_due is None else span(stats.oldest_due),
-        Cell("; ".join(filter(None, (word, reasons))), "yellow" if stats.paused else output.FAINT),
+        Cell(
+            "; ".join(filter(None, (word, limits_text(limits), reasons))),
+            "yellow" if stats.paused else output.FAINT,
+        ),
     )
 
 

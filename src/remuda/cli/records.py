@@ -14,6 +14,7 @@ import msgspec
 
 from remuda.errors import DecodeError
 from remuda.message import JobRecord, Stats
+from remuda.rate import RateLimit, RateLimits
 from remuda.transition import Transition
 
 _FACTS = (
@@ -22,6 +23,7 @@ _FACTS = (
     "name",
     "state",
     "priority",
+    "rate_key",
     "attempts",
     "deliveries",
     "created_at",
@@ -74,8 +76,8 @@ def payload_text(record: JobRecord, *, indent: int = 0) -> str:
         return repr(record.payload)
 
 
-def stats_fields(stats: Stats, dead: Mapping[str, int]) -> dict[str, Any]:
-    """A queue in numbers, with its dead letters by reason."""
+def stats_fields(stats: Stats, dead: Mapping[str, int], limits: RateLimits) -> dict[str, Any]:
+    """A queue in numbers, with its dead letters by reason and its rate limits."""
     return {
         "queue": stats.queue,
         "pending": stats.pending,
@@ -87,7 +89,17 @@ def stats_fields(stats: Stats, dead: Mapping[str, int]) -> dict[str, Any]:
         "paused": stats.paused,
         "oldest_due_seconds": seconds(stats.oldest_due),
         "dead": dict(sorted(dead.items())),
+        "rate_limits": limits_fields(limits),
     }
+
+
+def limits_fields(limits: RateLimits) -> dict[str, Any]:
+    """The rate limits of a queue."""
+    return {"queue": _limit(limits.queue), "key": _limit(limits.key)}
+
+
+def _limit(limit: RateLimit | None) -> dict[str, Any] | None:
+    return None if limit is None else {"jobs": limit.jobs, "per_seconds": seconds(limit.per)}
 
 
 def transition_fields(transition: Transition) -> dict[str, Any]:

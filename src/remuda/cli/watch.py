@@ -13,6 +13,7 @@ import typer
 
 from remuda.cli import output
 from remuda.cli.exits import one_line, run
+from remuda.cli.limits import limits_text
 from remuda.cli.opening import opened_queue
 from remuda.cli.options import DURATION, AsJson, QueueName, Url, duration
 from remuda.cli.output import Cell, Column
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from remuda.message import Stats
     from remuda.queue import Queue
+    from remuda.rate import RateLimits
 
 _STATES = ("pending", "retryable", "delayed", "processing", "completed", "failed")
 _REMEMBERED = 40
@@ -39,6 +41,7 @@ class Look(NamedTuple):
     clock: float
     stats: Stats
     dead: dict[str, int]
+    limits: RateLimits
 
     def count(self, state: str) -> int:
         number: int = getattr(self.stats, state)
@@ -84,8 +87,8 @@ async def _watch(
 
 
 async def _look(queue: Queue) -> Look:
-    stats, dead = await queue.stats(), await queue.dead.count()
-    return Look(datetime.now(UTC), time.monotonic(), stats, dead)
+    stats, dead, limits = await queue.stats(), await queue.dead.count(), await queue.rate_limits()
+    return Look(datetime.now(UTC), time.monotonic(), stats, dead, limits)
 
 
 async def _look_patiently(queue: Queue, interval: timedelta) -> Look:
@@ -136,7 +139,8 @@ class _Json(Show):
     def draw(self) -> None:
         from remuda.cli.records import stats_fields
 
-        fields: dict[str, Any] = {"at": self.now.at, **stats_fields(self.now.stats, self.now.dead)}
+        now = self.now
+        fields: dict[str, Any] = {"at": now.at, **stats_fields(now.stats, now.dead, now.limits)}
         fields["deltas"] = {state: self.delta(state) for state in _STATES}
         fields["per_second"] = {state: round(self.rate(state), 3) for state in _STATES}
         output.emit_line(fields)
@@ -177,6 +181,8 @@ class _Live(Show):
             output.styled(oldest_due_cell(stats)),
             (f"  watched for {span(self.now.at - self.first.at)}", output.FAINT),
         )
+        if self.now.limits:
+            head.append(f"\n{limits_text(self.now.limits)}", style=output.FAINT)
         parts: list[RenderableType] = [head, "", *output.rich_table(_COLUMNS, self._rows()), ""]
         parts += [_sparks("completed/s", self.completed, "green"), _sparks("failed/s", self.failed, "red")]
         if self.now.dead:

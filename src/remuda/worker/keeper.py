@@ -17,7 +17,10 @@ log = logging.getLogger("remuda.worker")
 
 
 class LeaseKeeper:
-    """Renews every third of a lease. `on_lost` is told of each delivery that another worker has by now."""
+    """Renews every third of a lease, and as often as the store asks for.
+
+    `on_lost` is told of each delivery that another worker has by now.
+    """
 
     def __init__(
         self,
@@ -38,7 +41,8 @@ class LeaseKeeper:
 
     async def run(self) -> None:
         """Until cancelled."""
-        every = self._lease.total_seconds() / 3
+        within = (await self._store.open()).renew_within
+        every = min(self._lease / 3, within or self._lease).total_seconds()
         loop = asyncio.get_running_loop()
         while True:
             due = loop.time() + every

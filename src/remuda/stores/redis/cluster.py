@@ -30,6 +30,8 @@ class Cluster:
         self._address = address
         self._check = check
         self._dialler = Dialler(address)
+        self._quick_dialler = self._dialler.impatient()
+        self._informants = list(address.places)  # who is asked for the map: first the one that knew it last
         self._nodes: dict[Place, Node] = {}
         self._former: set[Node] = set()
         self._owners: list[Place | None] = [None] * SLOTS
@@ -104,6 +106,8 @@ class Cluster:
             raise
         if type(reply) is Refusal and reply.code == "CLUSTERDOWN":
             self._outdated = True
+            # Whoever gave the map that led here may be cut off from the others: ask somebody else next.
+            self._informants.append(self._informants.pop(0))
         return reply
 
     async def _redirected(self, refusal: Refusal) -> Node:
@@ -112,7 +116,7 @@ class Cluster:
         host, _, port = told.rpartition(":")
         if refusal.code == "MOVED":
             self._outdated = True
-            if not host:  # the same host as the one that answered; the map says which that is
+            if host in ("", "?"):  # the same host as the one that answered; the map says which that is
                 return await self._serving(int(slot))
         return self._node(Place(host, int(port)))
 
@@ -137,8 +141,8 @@ class Cluster:
             self._nodes[place] = Node(connect, self._address, f"{place} of {self._address.url}")
         return self._nodes[place]
 
-    async def _reach(self, place: Place) -> Connection:
-        connection, greeting = await self._dialler.dial(place)
+    async def _reach(self, place: Place, dialler: Dialler | None = None) -> Connection:
+        connection, greeting = await (dialler or self._dialler).dial(place)
         try:
             self._check(greeting)
         except StoreError:
@@ -147,9 +151,9 @@ class Cluster:
         return connection
 
     async def _read_map(self) -> None:
-        """Ask the nodes that are known, then those of the URL, until one tells who serves which slots."""
+        """Ask one node after the other, until one tells who serves which slots."""
         failures: list[str] = []
-        for place in dict.fromkeys((*self._nodes, *self._address.places)):
+        for place in tuple(self._informants):
             try:
                 ranges = await self._ask_for_map(place)
             except StoreUnavailableError as error:
@@ -160,7 +164,7 @@ class Cluster:
         raise StoreUnavailableError("; ".join(failures))
 
     async def _ask_for_map(self, place: Place) -> list[Any]:
-        connection = await self._reach(place)
+        connection = await self._reach(place, self._quick_dialler)
         try:
             reply = await connection.send(pack(("CLUSTER", "SLOTS")))
         except LostError as error:
@@ -181,6 +185,8 @@ class Cluster:
             owners[first : last + 1] = [place] * (last - first + 1)
         self._owners = owners
         self._outdated = False
+        known = (asked, *sorted(set(filter(None, owners))), *self._address.places)
+        self._informants = list(dict.fromkeys(known))
         self._former = {node for node in self._former if node.in_use}
         for place in set(self._nodes) - set(owners):
             node = self._nodes.pop(place)

@@ -8,6 +8,8 @@ import ssl
 from functools import cached_property
 from typing import Any
 
+from msgspec import structs
+
 from remuda.errors import ConfigurationError, StoreError
 from remuda.stores.redis.connection import Connection
 from remuda.stores.redis.packing import pack_all
@@ -17,6 +19,7 @@ from remuda.stores.redis.urls import Address, Place
 
 # A peer that vanished without a word is noticed after about a minute, also by whoever waits for it.
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+_SOON_S = 3.0
 
 
 class Dialler:
@@ -24,6 +27,10 @@ class Dialler:
 
     def __init__(self, address: Address) -> None:
         self._address = address
+
+    def impatient(self) -> Dialler:
+        """One for asking around: who does not answer soon is passed over, since others know as much."""
+        return Dialler(structs.replace(self._address, timeout=min(self._address.timeout, _SOON_S)))
 
     async def dial(self, where: Place | str) -> tuple[Connection, Greeting]:
         """A connection that is ready for commands, and how its server greeted us."""

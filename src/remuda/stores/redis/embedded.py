@@ -16,7 +16,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
@@ -25,6 +25,7 @@ from remuda.errors import ConfigurationError, StoreError, StoreUnavailableError
 from remuda.stores.redis import keeper
 from remuda.stores.redis.connection import Connection
 from remuda.stores.redis.primary import Check, Primary
+from remuda.stores.redis.refusals import unavailable
 from remuda.stores.redis.urls import Address
 
 _START_TIMEOUT_S = 60.0
@@ -44,10 +45,13 @@ class EmbeddedPrimary(Primary):
 
     async def _connect(self) -> Connection:
         async with self._joining:
-            if self._server is None:
-                self._server = await EmbeddedServer.join(self._address.path or "")
-            else:
-                await self._server.ensure()
+            try:
+                if self._server is None:
+                    self._server = await EmbeddedServer.join(self._address.path or "")
+                else:
+                    await self._server.ensure()
+            except OSError as error:  # its folder was taken away, say
+                raise unavailable(self._address.url, error) from error
         return await self._reach(self._server.socket)
 
     async def close(self) -> None:
@@ -107,15 +111,17 @@ class EmbeddedServer:
         """Give it up; if nobody else uses it, return when it has stopped."""
         # Closed, not unlocked: a child that was forked meanwhile may go on using what it inherited.
         os.close(self._lock)
+        with suppress(OSError):  # its folder was taken away; or it has much to write, and the next user waits
+            async with asyncio.timeout(_STOP_TIMEOUT_S):
+                await self._until_it_ends()
+
+    async def _until_it_ends(self) -> None:
         users = keeper.open_lock(self._folder, "users")
         try:
-            async with asyncio.timeout(_STOP_TIMEOUT_S):
-                while True:
-                    if not self._is_kept() or _is_shared(users):
-                        break
-                    await asyncio.sleep(_POLL_S)
-        except TimeoutError:
-            pass  # it is on its way out, with much to write perhaps; whoever comes next waits for it
+            while True:
+                if not self._is_kept() or _is_shared(users):
+                    return
+                await asyncio.sleep(_POLL_S)
         finally:
             os.close(users)
 

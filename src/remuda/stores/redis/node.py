@@ -99,7 +99,8 @@ class Node:
         if self._seats is None:
             return await self._wait(packed, within)
         try:
-            await asyncio.wait_for(self._seats.acquire(), self._timeout)
+            async with asyncio.timeout(self._timeout):
+                await self._seats.acquire()
         except TimeoutError:
             raise StoreUnavailableError(
                 f"{self.name}: all connections that max_connections allows are waiting; allow more"

@@ -14,6 +14,7 @@ from remuda.lifecycle import Reason, State
 from remuda.stores import recording
 from remuda.stores.contract import Defect, Delivery, EncodedJob, Failure, Settlement
 from remuda.stores.redis import wire
+from remuda.stores.redis.events import events_of
 from remuda.stores.redis.keys import priority_of, stream_index
 from remuda.stores.redis.records import LiveJob
 from remuda.stores.redis.wire import Ended, Extra, to_us
@@ -295,8 +296,9 @@ class Caps(NamedTuple):
 
 
 def settle_arguments(
-    sorted_: Sorted[Settlement], *, now: datetime, who: str, has_ackdel: bool, caps: Caps
+    sorted_: Sorted[Settlement], *, now: datetime, who: str, has_ackdel: bool, caps: Caps, events: bool
 ) -> list[Argument]:
+    """What `settle.lua` takes."""
     settlements = sorted_.items
     by_state: dict[State, list[Settlement]] = {}
     for each in settlements:
@@ -336,6 +338,10 @@ def settle_arguments(
             max(1, each.result_ttl // _MILLISECOND),
             to_us(now + each.result_ttl),
         )
+    told = [event for each in settlements for event in events_of(each, now)] if events else []
+    arguments.append(len(told))
+    for event in told:
+        arguments += (len(event), *event)
     return arguments
 
 
@@ -519,12 +525,12 @@ def _deferred(delivery: Delivery, moment: datetime, now: datetime, counted: bool
 
 def rescheduled(job: LiveJob, at: datetime) -> list[Argument]:
     """What `reschedule.lua` takes."""
+    # A turn that it had is for another moment.
+    extra = msgspec.structs.replace(job.extra, slot_us=None)
     if job.member is not None:
-        return ["member", job.id, wire.to_score(at), job.member]
-    extra = msgspec.structs.replace(
-        job.extra,
-        priority=priority_of(job.index or 0),
-        deliveries=job.extra.deliveries + (0 if job.holder is None else job.holder.count),
-    )
+        packed = b"" if extra == wire.NO_EXTRA else wire.encode(extra)
+        return ["member", job.id, wire.to_score(at), job.member, packed]
+    extra.priority = priority_of(job.index or 0)
+    extra.deliveries += 0 if job.holder is None else job.holder.count
     member = wire.pack_member(job.name, job.d)
-    return ["entry", job.id, wire.to_score(at), member, job.index or 0, job.entry, wire.encode(extra)]
+    return ["entry", job.id, wire.to_score(at), member, wire.encode(extra), job.index or 0, job.entry]

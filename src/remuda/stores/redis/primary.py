@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
+from msgspec import structs
 
 from remuda.errors import StoreError, StoreUnavailableError
 from remuda.stores.redis.connection import Connection
@@ -17,9 +17,6 @@ from remuda.stores.redis.refusals import LostError, Refusal, translate, unavaila
 from remuda.stores.redis.urls import Address, Place
 
 Check = Callable[[Greeting], None]
-
-# A Sentinel that does not answer at once is passed over: the others know as much.
-_SENTINEL_PATIENCE_S = 3.0
 
 
 class Primary:
@@ -77,15 +74,10 @@ class WatchedPrimary(Primary):
     def __init__(self, address: Address, check: Check) -> None:
         super().__init__(address, check)
         self._sentinels = list(address.places)
-        self._sentinel_dialler = Dialler(
-            msgspec.structs.replace(
-                address,
-                db=0,
-                username=address.sentinel_username,
-                password=address.sentinel_password,
-                timeout=min(address.timeout, _SENTINEL_PATIENCE_S),
-            )
+        theirs = structs.replace(
+            address, db=0, username=address.sentinel_username, password=address.sentinel_password
         )
+        self._sentinel_dialler = Dialler(theirs).impatient()
 
     async def _connect(self) -> Connection:
         """Ask one Sentinel after the other, until one names a server that says itself that it is primary."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from remuda.errors import StoreError
+from remuda.stores.redis.refusals import GarbledError
 
 OLDEST = {"redis": (6, 2), "valkey": (7, 2)}
 
@@ -53,13 +53,19 @@ class Greeting(msgspec.Struct, frozen=True):
     role: str  # master or replica
 
 
-def read_greeting(reply: Sequence[Any]) -> Greeting:
-    """HELLO answers every user, whatever their rights; INFO does not."""
-    pairs = dict(zip(reply[::2], reply[1::2], strict=True))
-    told = {name.decode(): pairs[name] for name in (b"server", b"version", b"mode", b"role")}
-    text = {name: value.decode() for name, value in told.items()}
-    version = tuple(int(part) for part in text["version"].split(".") if part.isdecimal())
-    return Greeting(kind=text["server"], version=version, mode=text["mode"], role=text["role"])
+def read_greeting(reply: Any) -> Greeting:
+    """HELLO answers every user, whatever their rights; INFO does not. A Sentinel tells no role."""
+    if not isinstance(reply, list):
+        raise GarbledError(f"{str(reply)[:100]} to a HELLO")
+    pairs = zip(reply[::2], reply[1::2], strict=False)
+    told = {name: value.decode() for name, value in pairs if isinstance(value, bytes)}
+    version = tuple(int(part) for part in told.get(b"version", "").split(".") if part.isdecimal())
+    return Greeting(
+        kind=told.get(b"server", "redis"),
+        version=version,
+        mode=told.get(b"mode", "standalone"),
+        role=told.get(b"role", "master"),
+    )
 
 
 def judge(greeting: Greeting, mode: Literal["single", "sentinel", "cluster"], where: str) -> Server:

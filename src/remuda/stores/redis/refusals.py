@@ -15,7 +15,7 @@ class Refusal(Exception):
     def code(self) -> str:
         """Its first word; of an error inside a script that of the error, which older servers wrap."""
         text = str(self)
-        wrapped = _WRAPPED.search(text) if text.startswith("ERR ") else None
+        wrapped = _WRAPPED.match(text)
         return wrapped[1] if wrapped else text.partition(" ")[0]
 
 
@@ -39,8 +39,8 @@ class GarbledError(LostError):
     """What came back is no reply of a Redis server."""
 
 
-# Redis 6.2: "ERR Error running script (call to f_…): @user_script:1: @user_script: 1: -OOM command not …"
-_WRAPPED = re.compile(r"(?<= -)([A-Z]{2,}) ")
+# Redis 6.2: "ERR Error running script (call to f_…): @user_script:1: -OOM command not allowed …"
+_WRAPPED = re.compile(r"ERR Error running script .*? -([A-Z]{2,}) ")
 
 _NOT_NOW = {
     "ASK",

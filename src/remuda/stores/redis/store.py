@@ -60,6 +60,7 @@ DEFAULT_TRAIL_AGE = timedelta(days=7)
 DEFAULT_DONE_MAX = 100_000
 DONE_BYTES_MAX = 64 * 1024 * 1024
 DEFAULT_DLQ_MAX = 100_000
+EVENTS_MAX = 100_000
 # ChasquiMQ's workers claim what was idle for 30 s, whatever its lease.
 RENEW_WITHIN = timedelta(seconds=10)
 
@@ -77,10 +78,12 @@ class RedisStore(Store):
         self._capabilities: Capabilities | None = None
         self._closed = False
         self._has_ackdel = False
+        self._can_claim = False
         self._ends: dict[str, list[bytes]] = {}
         address = self._address
         self._trail_max = DEFAULT_TRAIL_MAX if address.trail_max is None else address.trail_max
         self._trail_age = DEFAULT_TRAIL_AGE if address.trail_age is None else address.trail_age
+        self._events_max = EVENTS_MAX if address.events else 0
         self._caps = Caps(
             DEFAULT_DONE_MAX if address.done_max is None else address.done_max,
             DONE_BYTES_MAX,
@@ -103,6 +106,7 @@ class RedisStore(Store):
             if self._capabilities is None:
                 server = await self._link.open()
                 self._has_ackdel = server.has_ackdel
+                self._can_claim = server.has_read_claim
                 await self._learn_clock()
                 self._capabilities = Capabilities(
                     backend=server.kind,
@@ -138,7 +142,9 @@ class RedisStore(Store):
             await self.open()
         keys = keys_of(queue)
         return await self._link.run(
-            script, keys.for_scripts(), [keys.prefix, to_us(now), self._trail_max, *arguments]
+            script,
+            keys.for_scripts(),
+            [keys.prefix, to_us(now), self._trail_max, self._events_max, *arguments],
         )
 
     async def _inspector(self, queue: str) -> tuple[Inspector, Keys]:
@@ -225,6 +231,7 @@ class RedisStore(Store):
                 suspects.delivered,
                 "1" if suspects.only else "0",
                 "1" if lowest_first else "0",
+                "1" if self._can_claim else "0",
             ],
         )
         if ends:
@@ -244,7 +251,14 @@ class RedisStore(Store):
                 scripts.SETTLE,
                 queue,
                 now,
-                settle_arguments(by_hold, now=now, who=who, has_ackdel=self._has_ackdel, caps=self._caps),
+                settle_arguments(
+                    by_hold,
+                    now=now,
+                    who=who,
+                    has_ackdel=self._has_ackdel,
+                    caps=self._caps,
+                    events=self._events_max > 0,
+                ),
                 [each.delivery.key for each in remaining],
             )
             if not lost:

@@ -2,14 +2,14 @@
 -- Answers the entries found (per level), and where the streams end if that was all there is.
 local limit, consumer, who = number_arg(), arg(), arg()
 local lease_until = arg()
-local delivered, only, lowest_first = number_arg(), arg() == '1', arg() == '1'
+local delivered, only, lowest_first, can_claim = number_arg(), arg() == '1', arg() == '1', arg() == '1'
 local careful = delivered < 2147483647 -- suspects are told apart
 
 if redis.call('HEXISTS', meta, 'paused') == 1 then return { {}, {} } end
 promote(500)
 
 local has_extras = redis.call('HLEN', extra) > 0
-local messages, lefts, dwells, attempts = {}, {}, {}, {}
+local messages, lefts, dwells, attempts, entries = {}, {}, {}, {}, {}
 local found, answer = 0, {}
 local now_ms = math.floor(now_us / 1000)
 local byte, sub = string.byte, string.sub
@@ -18,6 +18,7 @@ local function is_suspect(deliveries, attempt)
   return deliveries >= delivered and deliveries > attempt
 end
 
+-- The fields of an entry: envelope, name, and when it was due if that was not at once.
 local function read_fields(list)
   if #list == 4 and list[1] == 'd' and list[3] == 'n' then return list[2], list[4] end
   local fields = {}
@@ -25,22 +26,28 @@ local function read_fields(list)
   return fields.d, fields.n or '', fields.r
 end
 
--- `open_envelope`, quicker for what nearly every job is: four elements, a short id, a first attempt or an early one.
+-- `open_envelope`, quicker for what nearly every job is: four elements, a short id, an early attempt.
 local function open(d)
   if d then
     local first, kind = byte(d, 1, 2)
     if first == 0x94 and kind > 0xa0 and kind <= 0xbf then
       local tag, zero, b2, b3, b4, b5, b6, b7, b8, attempt = byte(d, -10, -1)
       if tag == 0xcf and zero == 0 and attempt < 0x80 then
-        local id = sub(d, 3, kind - 0xa0 + 2)
-        if not string.find(id, '[%z\1-\31\127-\255]') then
-          local created = ((((((b2 * 256 + b3) * 256 + b4) * 256 + b5) * 256 + b6) * 256 + b7) * 256) + b8
-          return id, created, attempt
-        end
+        return sub(d, 3, kind - 158),
+          ((((((b2 * 256 + b3) * 256 + b4) * 256 + b5) * 256 + b6) * 256 + b7) * 256) + b8, attempt
       end
     end
   end
   return open_envelope(d)
+end
+
+local function note(entry, id, name, left, left_ms, attempt)
+  found = found + 1
+  if events_max > 0 then
+    emit('e', 'active', 'id', id, 'ts', whole(now_ms), 'n', name, 'attempt', attempt + 1)
+  end
+  entries[found], messages[found], lefts[found], attempts[found] = entry, id, left, attempt
+  dwells[found] = left_ms < now_ms and now_ms - left_ms or 0
 end
 
 local function accept(flat, entry, d, name, run_at, id, created, attempt, opened, packed, count, since)
@@ -49,17 +56,10 @@ local function accept(flat, entry, d, name, run_at, id, created, attempt, opened
     left_ms = (opened and opened.s and math.floor(opened.s / 1000)) or created or now_ms
     if opened and redis.call('SREM', retryable, id) == 1 then left = 'RETRYABLE' end
   end
-  found = found + 1
-  messages[found], lefts[found], attempts[found] = id, left, attempt
-  dwells[found] = left_ms < now_ms and now_ms - left_ms or 0
+  note(entry, id, name, left, left_ms, attempt)
   local m = #flat
-  flat[m + 1], flat[m + 2], flat[m + 3] = entry, d, name
-  if packed or run_at or count ~= 1 or not d then
-    flat[m + 4] = { packed or '', run_at or '', count }
-  else
-    flat[m + 4] = false
-  end
-  if not d then flat[m + 2] = false end
+  flat[m + 1], flat[m + 2], flat[m + 3] = entry, d or false, name
+  flat[m + 4] = (packed or run_at or count ~= 1) and { packed or '', run_at or '', count } or false
 end
 
 local function take_returned(index, stream, flat)
@@ -95,28 +95,63 @@ local function take_returned(index, stream, flat)
   end
 end
 
+-- One entry that is not a plain new one; `delivered_before` where it was put back and claimed in the same reading.
+local function take_one(index, stream, flat, entry, fields, delivered_before)
+  local d, name, run_at = read_fields(fields)
+  local id, created, attempt = open(d)
+  id, attempt = id or entry, attempt or 0
+  local opened, packed
+  if has_extras then opened, packed = extras_of(id) end
+  local before = (opened and opened.n) or 0
+  if careful and is_suspect(before, attempt) then
+    redis.call('XCLAIM', stream, GROUP, RETURNED, 0, entry, 'IDLE', LONG_IDLE_MS, 'RETRYCOUNT', 0, 'JUSTID')
+    redis.call('SREM', retryable, id)
+    redis.call('HSET', returned, index .. '/' .. entry, whole((opened and opened.s) or now_us))
+  else
+    local since
+    if delivered_before then
+      local place = index .. '/' .. entry
+      since = tonumber(redis.call('HGET', returned, place) or now_us)
+      redis.call('HDEL', returned, place)
+    end
+    accept(flat, entry, d, name, run_at, id, created, attempt, opened, packed, (delivered_before or 0) + 1, since)
+  end
+end
+
+local function read(stream, count)
+  if can_claim and not careful then
+    -- New ones and those that were put back, which look idle for a month, in one reading.
+    return redis.call('XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', count, 'CLAIM', LONG_IDLE_MS / 2,
+      'STREAMS', stream, '>')
+  end
+  return redis.call('XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', count, 'STREAMS', stream, '>')
+end
+
 local function take_new(index, stream, flat)
   while found < limit do
     local ask = limit - found
-    local read = redis.call('XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', ask, 'STREAMS', stream, '>')
-    if not read then return end
-    for _, each in ipairs(read[1][2]) do
-      local entry = each[1]
-      local d, name, run_at = read_fields(each[2])
-      local id, created, attempt = open(d)
-      id, attempt = id or entry, attempt or 0
-      local opened, packed
-      if has_extras then opened, packed = extras_of(id) end
-      local before = (opened and opened.n) or 0
-      if careful and is_suspect(before, attempt) then
-        redis.call('XCLAIM', stream, GROUP, RETURNED, 0, entry, 'IDLE', LONG_IDLE_MS, 'RETRYCOUNT', 0, 'JUSTID')
-        redis.call('SREM', retryable, id)
-        redis.call('HSET', returned, index .. '/' .. entry, whole((opened and opened.s) or now_us))
+    local answered = read(stream, ask)
+    if not answered then return end
+    local list = answered[1][2]
+    local m = #flat
+    for i = 1, #list do
+      local entry, fields = list[i][1], list[i][2]
+      local put_back = list[i][3] and tonumber(list[i][3]) > 0
+      local d = fields[2]
+      local id, created, attempt
+      if not has_extras and not put_back and #fields == 4 and fields[1] == 'd' and fields[3] == 'n' then
+        id, created, attempt = open(d)
+      end
+      if attempt then -- a plain job, and nothing to look up: what this loop is for
+        note(entry, id, fields[4], 'PENDING', created, attempt)
+        flat[m + 1], flat[m + 2], flat[m + 3], flat[m + 4] = entry, d, fields[4], false
+        m = m + 4
       else
-        accept(flat, entry, d, name, run_at, id, created, attempt, opened, packed, 1, nil)
+        take_one(index, stream, flat, entry, fields, put_back and tonumber(list[i][4]) or nil)
+        m = #flat
       end
     end
-    if #read[1][2] < ask then return end
+    if #list < ask then return end
   end
 end
 
@@ -128,7 +163,7 @@ for step = FIRST_STREAM, LAST_STREAM do
     local known = redis.pcall('XPENDING', stream, GROUP)
     if known.err then
       redis.call('XGROUP', 'CREATE', stream, GROUP, '0')
-    else
+    elseif careful or not can_claim then
       take_returned(index, stream, flat)
     end
     if not only then take_new(index, stream, flat) end
@@ -143,6 +178,11 @@ end
 
 if found > 0 then
   redis.call('ZADD', leases, lease_until, consumer)
+  if string.find(table.concat(messages), '[\128-\255]') then
+    for i = 1, found do
+      if not is_utf8(messages[i]) then messages[i] = entries[i] end -- the trail is text
+    end
+  end
   record_moves(messages, lefts, 'PROCESSING', dwells, attempts, nil, who)
 end
 

@@ -6,10 +6,11 @@ local FIRST_STREAM, LAST_STREAM = 11, #KEYS -- by priority, the highest first
 local prefix = ARGV[1]
 local now_us = tonumber(ARGV[2])
 local trail_max = tonumber(ARGV[3])
+local events, events_max = prefix .. 'events', tonumber(ARGV[4]) -- ChasquiMQ's own, where it is asked for
 local GROUP, OURS, RETURNED = 'default', 'remuda:', 'remuda-returned'
 local LONG_IDLE_MS = 2592000000 -- a returned entry looks idle for a month, so that any other program may claim it
 
-local next_arg = 4
+local next_arg = 5
 local function arg()
   next_arg = next_arg + 1
   return ARGV[next_arg - 1]
@@ -141,6 +142,14 @@ local function extras_of(id)
   return opened, packed
 end
 
+local function emit(...)
+  if events_max > 0 then redis.call('XADD', events, 'MAXLEN', '~', events_max, '*', ...) end
+end
+
+local function emit_waiting(id)
+  emit('e', 'waiting', 'id', id, 'ts', whole(math.floor(now_us / 1000)))
+end
+
 -- Due members of the delayed set become stream entries, in the order of their time.
 local function promote(limit)
   local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', score_of(now_us), 'WITHSCORES', 'LIMIT', 0, limit)
@@ -155,6 +164,7 @@ local function promote(limit)
       redis.call('DEL', prefix .. 'didx:' .. id)
       local opened = extras_of(id)
       priority = opened and opened.p
+      emit_waiting(id)
     end
     redis.call('XADD', stream_of_priority(priority), '*', 'd', d, 'n', name, 'r', score)
   end
@@ -166,8 +176,9 @@ local function wake_up()
   redis.call('XADD', wake, 'MAXLEN', '1', '*', 'w', '1')
 end
 
+-- Which delayed job comes first, and when: sleepers are woken when the answer changes.
 local function first_delayed()
-  return redis.call('ZRANGE', delayed, 0, 0)[1]
+  return table.concat(redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES'))
 end
 
 -- Transitions as one packed entry, from columns; a column is one value for all, or a list.

@@ -1,5 +1,5 @@
 -- Another moment for a job that waits: where it is in the delayed set, or as a stream entry that nobody holds.
-local kind, id, score, member = arg(), arg(), arg(), arg()
+local kind, id, score, member, packed = arg(), arg(), arg(), arg(), arg()
 local first = first_delayed()
 if kind == 'member' then
   if not redis.call('ZSCORE', delayed, member) then return 0 end
@@ -17,8 +17,8 @@ else
     end
   end
   redis.call('XDEL', stream, entry)
-  redis.call('HSET', extra, id, arg())
 end
+if packed ~= '' then redis.call('HSET', extra, id, packed) end
 redis.call('ZADD', delayed, score, member)
 redis.call('SET', prefix .. 'didx:' .. id, member, 'PX',
   whole(math.max(0, tonumber(score) - now_us / 1000) + 3600000))

@@ -32,15 +32,15 @@ end
 
 -- the archive: packed entries with their count, the moment and the end of what they hold
 local archived, done_max, done_bytes_max = number_arg(), number_arg(), number_arg()
+local added, added_bytes = 0, 0
 for _ = 1, archived do
   local count, packed, held_until = arg(), arg(), arg()
   redis.call('XADD', done, '*', 'e', packed, 'c', count, 't', whole(now_us), 'u', held_until)
-  redis.call('HINCRBY', meta, 'done', count)
-  redis.call('HINCRBY', meta, 'done_bytes', #packed)
+  added, added_bytes = added + count, added_bytes + #packed
 end
 if archived > 0 then
-  local kept = tonumber(redis.call('HGET', meta, 'done') or 0)
-  local bytes = tonumber(redis.call('HGET', meta, 'done_bytes') or 0)
+  local kept = redis.call('HINCRBY', meta, 'done', added)
+  local bytes = redis.call('HINCRBY', meta, 'done_bytes', added_bytes)
   while kept > done_max or bytes > done_bytes_max do
     local oldest = redis.call('XRANGE', done, '-', '+', 'COUNT', 1)[1]
     if not oldest then break end
@@ -84,5 +84,18 @@ for _ = 1, number_arg() do
   local id, value, ttl_ms, over_us = arg(), arg(), arg(), arg()
   redis.call('SET', prefix .. 'result:' .. id, value, 'PX', ttl_ms)
   redis.call('ZADD', prefix .. 'remuda:results', over_us, id)
+end
+
+-- ChasquiMQ's events
+local told = number_arg()
+for _ = 1, told do
+  local command = {}
+  for i = 1, number_arg() do command[i] = arg() end
+  emit(unpack(command))
+end
+if told > 0 then
+  local left = 0
+  for index = FIRST_STREAM, LAST_STREAM do left = left + redis.call('XLEN', KEYS[index]) end
+  if left == 0 then emit('e', 'drained', 'id', '', 'ts', whole(math.floor(now_us / 1000))) end
 end
 return 0
