@@ -1,5 +1,5 @@
 # /// script
-# dependencies = ["celery==5.7.0", "kombu==5.7.0", "redis==8.1.0", "hiredis==3.5.0"]
+# dependencies = ["celery[redis]==5.7.0", "kombu[redis]==5.7.0", "redis==8.1.0", "hiredis==3.5.0"]
 #
 # [tool.bench]
 # stores = ["redis", "valkey"]

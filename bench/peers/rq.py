@@ -20,6 +20,8 @@ from typing import Any
 
 from redis import Redis
 from rq import Queue, SimpleWorker
+from rq.exceptions import StopRequested
+from rq.timeouts import BaseDeathPenalty
 
 import bench.peers.rq as importable
 from bench.measures import main
@@ -34,11 +36,25 @@ def noop(payload: str) -> None:
     on_job(payload.encode())
 
 
-class InThread(SimpleWorker):
-    """Signals belong to the main thread, where the harness is."""
+class NoDeathPenalty(BaseDeathPenalty):
+    """Jobs without a time limit; RQ would set and reset a signal for each all the same."""
 
-    def _install_signal_handlers(self) -> None:
-        pass
+    def setup_death_penalty(self) -> None: ...
+
+    def cancel_death_penalty(self) -> None: ...
+
+
+class InThread(SimpleWorker):
+    """Signals belong to the main thread, where the harness is; an idle worker is stopped without one."""
+
+    death_penalty_class = NoDeathPenalty
+
+    def _install_signal_handlers(self) -> None: ...
+
+    def heartbeat(self, *arguments: Any, **options: Any) -> None:
+        if self._stop_requested:
+            raise StopRequested
+        super().heartbeat(*arguments, **options)
 
 
 class Rq(Peer):
@@ -48,7 +64,7 @@ class Rq(Peer):
         return {
             "worker": "SimpleWorker",
             "result_ttl": 0,
-            "timeout": -1,  # none: it would be kept by a signal or a thread for each job
+            "timeout": -1,
             "worker_ttl": 16,  # so that an idle worker looks once a second whether it is to stop
         }
 
@@ -92,7 +108,7 @@ class Rq(Peer):
             try:
                 yield
             finally:
-                worker._stop_requested = True  # what its handler of signals does
+                worker._stop_requested = True
                 await working
 
 

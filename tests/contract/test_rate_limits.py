@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 
-from remuda import ConfigurationError, Constant, Job, NewJob, Queue, RateLimit, State, Worker
+from remuda import (
+    ConfigurationError,
+    Constant,
+    Job,
+    NewJob,
+    Queue,
+    RateLimit,
+    State,
+    StoreUnavailableError,
+    Worker,
+)
 from remuda.clock import VirtualClock
 from remuda.rate import NO_LIMITS, RateLimits
 from tests.contract.workbench import (
@@ -420,6 +430,36 @@ async def test_a_suspect_takes_a_turn_like_any_other(queue: Queue, clock: Virtua
     clock.advance(HOUR)
     await run_due(worker)
     assert ran == {None: 4, "suspect": 1}
+
+
+@pytest.mark.parametrize("step", ["book", "release", "take_turns"])
+async def test_an_outage_in_the_middle_of_it_all_loses_no_job(
+    queue: Queue, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """What could not be put back comes again when its lease is over; what is in hand is run."""
+    await queue.limit_rate(queue=RateLimit(100, HOUR), key=RateLimit(2, HOUR))
+    await queue.add_many([NewJob("job", "a", rate_key="a") for _ in range(4)])
+    await queue.add_many([NewJob("job") for _ in range(3)])
+    working = getattr(queue.store, step)
+
+    async def down(*arguments: Any, **options: Any) -> Any:
+        if options.get("wanted", 0) > 0:
+            return await working(*arguments, **options)  # those that are wanted are had, but not given back
+        raise StoreUnavailableError("gone")
+
+    worker, ran = counting(queue)
+    with monkeypatch.context() as patch:
+        patch.setattr(queue.store, step, down)
+        await worker.step()
+    assert ran[None] == 3
+    assert ran["a"] == (0 if step == "book" else 2)
+    for _ in range(5):
+        clock.advance(HOUR)
+        await recover(queue)
+        await run_due(worker)
+    assert ran == {None: 3, "a": 4}
+    assert (await queue.stats()).completed == 7
+    await checked_trail(queue)
 
 
 async def test_a_running_worker_waits_for_turns_and_goes_on_when_they_come(

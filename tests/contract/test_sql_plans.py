@@ -122,6 +122,28 @@ async def test_mariadb_fetches_by_the_index(mariadb_url: str, monkeypatch: pytes
             assert int(row["rows"]) <= 2_000
 
 
+@pytest.mark.parametrize("store_name", ["sqlite", "postgres"])
+async def test_live_jobs_are_counted_by_the_indexes(request: pytest.FixtureRequest, store_name: str) -> None:
+    """Each half by its own, so that neither the other queues' jobs nor the whole table are looked at."""
+    async with Queue("orders", request.getfixturevalue(f"{store_name}_url")) as queue:
+        store = await crowded(queue)
+        await fetch(queue, 50)
+        query = next(store.dialect.count_live("orders", at_most=1_000, alone=False))
+        assert isinstance(query, Raw)
+
+        def look(connection: Connection) -> str:
+            if store_name == "postgres":
+                connection.exec_driver_sql("SET LOCAL enable_seqscan = off")  # as on the store's own
+            explain = "EXPLAIN" if store_name == "postgres" else "EXPLAIN QUERY PLAN"
+            rows = connection.exec_driver_sql(f"{explain} {query.sql}", tuple(query.params))
+            return "\n".join(str(row[-1]) for row in rows)
+
+        plan = await store.run_sync(look)
+        assert "message_fetch" in plan
+        assert "message_running" in plan
+        assert "Seq Scan" not in plan
+
+
 async def test_a_crowd_in_another_queue_does_not_slow_a_fetch(sql_store_url: str) -> None:
     """The best of several fetches, with the crowd and without it, in one run."""
     async with Queue("orders", sql_store_url) as queue:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import SQL_STORES
 from tests.faults.stable import Processes, Stable
 
 
@@ -25,3 +26,9 @@ def processes(stable: Stable, tmp_path: Path) -> Iterator[Processes]:
     directory.mkdir()
     with Processes(stable, directory) as processes:
         yield processes
+
+
+@pytest.fixture(params=[*SQL_STORES, "valkey"])
+def worked_store_url(request: pytest.FixtureRequest) -> str:
+    """The URL of a fresh, empty store for worker processes: each database, and one of the Redis kind."""
+    return str(request.getfixturevalue(f"{request.param}_url"))

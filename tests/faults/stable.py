@@ -26,6 +26,7 @@ READY_MADE = (
     "asyncmy",
     "sqlalchemy.dialects.postgresql.asyncpg",
     "sqlalchemy.dialects.mysql.asyncmy",
+    "remuda.stores.redis.store",
 )
 ROOT = Path(__file__).parents[2]
 

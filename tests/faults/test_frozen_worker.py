@@ -23,14 +23,14 @@ TWO_HOLDERS = [State.PENDING, State.PROCESSING, State.PENDING, State.PROCESSING,
 
 @pytest.mark.parametrize("late", ["while the new holder works", "after the new holder is done"])
 async def test_the_late_outcome_of_a_frozen_worker_is_refused(
-    sql_store_url: str, processes: Processes, late: str
+    worked_store_url: str, processes: Processes, late: str
 ) -> None:
-    async with Queue("jobs", sql_store_url) as queue:
+    async with Queue("jobs", worked_store_url) as queue:
         job = await queue.add("wait for the gate")
-        frozen = processes.worker(sql_store_url, **QUIET)
+        frozen = processes.worker(worked_store_url, **QUIET)
         await until(lambda: runs_of([frozen]), "the first worker has the job")
-        await _freeze(frozen, sql_store_url)
-        holder = processes.worker(sql_store_url, **QUICK)
+        await _freeze(frozen, worked_store_url)
+        holder = processes.worker(worked_store_url, **QUICK)
         await until(lambda: runs_of([holder]), "the second worker has the job")
 
         frozen.open_gate()
@@ -61,13 +61,13 @@ async def test_the_late_outcome_of_a_frozen_worker_is_refused(
 
 
 async def test_jobs_behind_one_that_blocks_the_loop_do_not_start_once_their_lease_is_over(
-    sql_store_url: str, processes: Processes
+    worked_store_url: str, processes: Processes
 ) -> None:
-    async with Queue("jobs", sql_store_url) as queue:
+    async with Queue("jobs", worked_store_url) as queue:
         (blocker, *behind) = await queue.add_many([NewJob("block the loop"), *[NewJob("sleep", 1.5)] * 3])
-        blocked = processes.worker(sql_store_url, concurrency=1, **QUICK)
+        blocked = processes.worker(worked_store_url, concurrency=1, **QUICK)
         await until(lambda: runs_of([blocked]), "the loop of the first worker is blocked")
-        healthy = processes.worker(sql_store_url, **QUICK)
+        healthy = processes.worker(worked_store_url, **QUICK)
         healthy.open_gate()
         await until(
             lambda: len(runs_of([healthy])) == 4, "the second worker has all the jobs of the first one"

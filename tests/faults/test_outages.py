@@ -1,4 +1,4 @@
-"""A database server goes away under load and comes back: workers go on as if nothing had been."""
+"""A server goes away under load and comes back: workers go on as if nothing had been."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.faults
 LINES_PER_OUTAGE = 4
 
 
-@pytest.fixture(params=["postgres", "mariadb"])
+@pytest.fixture(params=["postgres", "mariadb", "valkey"])
 def server(request: pytest.FixtureRequest) -> Server:
     found = request.getfixturevalue(f"{request.param}_server")
     assert isinstance(found, Server)

@@ -24,16 +24,16 @@ OPTIONS = {
 }
 
 
-async def test_poison_dies_alone(sql_store_url: str, processes: Processes) -> None:
-    async with Queue("jobs", sql_store_url) as queue:
+async def test_poison_dies_alone(worked_store_url: str, processes: Processes) -> None:
+    async with Queue("jobs", worked_store_url) as queue:
         jobs = [NewJob("sleep", 0.02, job_id=f"innocent-{n}") for n in range(INNOCENTS)]
         jobs.insert(5, NewJob("die", job_id="poison"))
         await queue.add_many(jobs)
-        workers = [processes.worker(sql_store_url, **OPTIONS)]
+        workers = [processes.worker(worked_store_url, **OPTIONS)]
 
         async def all_ended() -> bool:
             if workers[-1].exit_code is not None:
-                workers.append(processes.worker(sql_store_url, **OPTIONS))
+                workers.append(processes.worker(worked_store_url, **OPTIONS))
             return not (await queue.stats()).live
 
         await until(all_ended, "every job is done or dead")

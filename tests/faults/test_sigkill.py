@@ -16,8 +16,8 @@ from tests.faults.waiting import until
 
 pytestmark = pytest.mark.faults
 
-# 30,000 in all: PostgreSQL has the most, for it is where several machines work on one queue.
-JOBS = {"sqlite": 5_000, "postgresql": 20_000, "mysql": 5_000}
+# PostgreSQL and Valkey have the most, for they are where several machines work on one queue.
+JOBS = {"sqlite": 5_000, "postgresql": 20_000, "mysql": 5_000, "valkey": 10_000}
 LONG_JOBS = 30  # these outlast a lease, and are only done if it is renewed
 LONG_S = 3.0
 BRIEF_S = 0.05
@@ -33,15 +33,15 @@ OPTIONS = {
 
 
 async def test_workers_killed_at_random_moments_lose_nothing_and_share_nothing(
-    sql_store_url: str, processes: Processes
+    worked_store_url: str, processes: Processes
 ) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")  # noqa: T201 - pytest shows it with a failure
     rng = random.Random(seed)
-    async with Queue("jobs", sql_store_url) as queue:
-        ids = await _add(queue, JOBS[sql_store_url.partition(":")[0]], rng)
+    async with Queue("jobs", worked_store_url) as queue:
+        ids = await _add(queue, JOBS[worked_store_url.partition(":")[0]], rng)
 
-        kills = await _kill_while_they_work(queue, processes, sql_store_url, len(ids), rng)
+        kills = await _kill_while_they_work(queue, processes, worked_store_url, len(ids), rng)
         assert not overlaps(runs_of(processes.started))
         await _all_completed(queue, len(ids))
 

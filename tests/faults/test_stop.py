@@ -16,11 +16,11 @@ pytestmark = pytest.mark.faults
 
 
 async def test_sigterm_lets_running_jobs_finish_and_gives_the_others_back_uncounted(
-    sql_store_url: str, processes: Processes
+    worked_store_url: str, processes: Processes
 ) -> None:
-    async with Queue("jobs", sql_store_url) as queue:
+    async with Queue("jobs", worked_store_url) as queue:
         ids = await queue.add_many([NewJob("wait for the gate")] * 10)
-        worker = processes.worker(sql_store_url, concurrency=2)
+        worker = processes.worker(worked_store_url, concurrency=2)
         await until(lambda: len(runs_of([worker])) == 2, "two jobs run")
         started = {run.job for run in runs_of([worker])}
 
@@ -46,11 +46,11 @@ async def test_sigterm_lets_running_jobs_finish_and_gives_the_others_back_uncoun
 
 
 async def test_a_second_sigterm_ends_a_worker_at_once_and_its_jobs_are_back(
-    sql_store_url: str, processes: Processes
+    worked_store_url: str, processes: Processes
 ) -> None:
-    async with Queue("jobs", sql_store_url) as queue:
+    async with Queue("jobs", worked_store_url) as queue:
         ids = await queue.add_many([NewJob("wait for the gate")] * 10)
-        worker = processes.worker(sql_store_url, concurrency=2)
+        worker = processes.worker(worked_store_url, concurrency=2)
         await until(lambda: len(runs_of([worker])) == 2, "two jobs run")
         started = {run.job for run in runs_of([worker])}
 
@@ -73,10 +73,10 @@ async def test_a_second_sigterm_ends_a_worker_at_once_and_its_jobs_are_back(
     assert worker.complaints() == []
 
 
-async def test_two_sigterms_in_a_row_lose_nothing(sql_store_url: str, processes: Processes) -> None:
-    async with Queue("jobs", sql_store_url) as queue:
+async def test_two_sigterms_in_a_row_lose_nothing(worked_store_url: str, processes: Processes) -> None:
+    async with Queue("jobs", worked_store_url) as queue:
         ids = await queue.add_many([NewJob("sleep", 0.02)] * 400)
-        worker = processes.worker(sql_store_url, concurrency=5, fetch_batch_size=20)
+        worker = processes.worker(worked_store_url, concurrency=5, fetch_batch_size=20)
         await until(lambda: len(runs_of([worker])) > 20, "jobs run")
         worker.signal(signal.SIGTERM)
         worker.signal(signal.SIGTERM)
@@ -84,7 +84,7 @@ async def test_two_sigterms_in_a_row_lose_nothing(sql_store_url: str, processes:
         stats = await queue.stats()
         assert (stats.processing, stats.total) == (0, len(ids))
 
-        processes.worker(sql_store_url, concurrency=50)
+        processes.worker(worked_store_url, concurrency=50)
 
         async def all_done() -> bool:
             return (await queue.stats()).completed == len(ids)
@@ -94,16 +94,16 @@ async def test_two_sigterms_in_a_row_lose_nothing(sql_store_url: str, processes:
 
 
 async def test_a_job_that_runs_in_a_thread_is_nobody_elses_until_the_thread_is_gone(
-    sql_store_url: str, processes: Processes
+    worked_store_url: str, processes: Processes
 ) -> None:
     """A thread cannot be stopped. A worker whose time is up either takes it along or keeps its job."""
     quick = {"release_stuck_timeout": 1.0, "release_stuck_interval": 0.1, "max_fetch_interval": 0.1}
-    async with Queue("jobs", sql_store_url) as queue:
+    async with Queue("jobs", worked_store_url) as queue:
         job = await queue.add("wait in a thread")
-        worker = processes.worker(sql_store_url, graceful_timeout=0.5, **quick)
+        worker = processes.worker(worked_store_url, graceful_timeout=0.5, **quick)
         await until(lambda: runs_of([worker]), "the job runs in a thread")
         worker.signal(signal.SIGTERM)
-        next_worker = processes.worker(sql_store_url, **quick)
+        next_worker = processes.worker(worked_store_url, **quick)
         next_worker.open_gate()
 
         async def done() -> bool:

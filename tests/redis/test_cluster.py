@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
+import redis
 
 from remuda.errors import StoreError, StoreUnavailableError
 from remuda.stores.redis.link import Link, Script
@@ -240,36 +241,51 @@ async def test_a_replica_that_takes_over_is_found() -> None:
     with RedisCluster() as cluster, RedisCluster._node(ValkeyServer, {}) as replica:
         key = "{q}:n"
         primary = cluster.node_of(key)
-        await asyncio.to_thread(_follow, replica, primary)
+        await asyncio.to_thread(_follow, cluster, replica, primary)
         async with linked(cluster.url()) as link:
             assert await link.run(COUNT_UP, [key], []) == 1
-            with replica.client() as client:
-                client.execute_command("CLUSTER", "FAILOVER")
-            async with asyncio.timeout(20):
-                while cluster_role(replica) != "master":
-                    await link.call("GET", key)
+            await asyncio.to_thread(_take_over, replica)
             assert await _until_it_counts(link, key) == 2
             await asyncio.to_thread(primary.stop)
             assert await _until_it_counts(link, key) == 3
 
 
-def _follow(replica: RedisServer, primary: RedisServer) -> None:
+def _until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _follow(cluster: RedisCluster, replica: RedisServer, primary: RedisServer) -> None:
+    """Make a replica of a primary, and return when every node knows of it."""
     with primary.client() as at_primary, replica.client() as client:
         primary_id = at_primary.execute_command("CLUSTER", "MYID")
         client.execute_command(
             *("CLUSTER", "MEET", "127.0.0.1", primary.port, primary.settings["cluster-port"])
         )
-        deadline = time.monotonic() + 20
-        while True:
-            with suppress(Exception):
+
+        def follows() -> bool:
+            with suppress(redis.ResponseError):  # it does not know the primary yet
                 client.execute_command("CLUSTER", "REPLICATE", primary_id)
-            info = client.info("replication")
-            if info["role"] == "slave" and info["master_link_status"] == "up":
-                return
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+            return client.info("replication").get("master_link_status") == "up"
+
+        _until(follows)
+    _until(lambda: all(_knows_replica(node, replica) for node in cluster.nodes))
 
 
-def cluster_role(node: RedisServer) -> str:
+def _knows_replica(node: RedisServer, replica: RedisServer) -> bool:
     with node.client() as client:
-        return str(client.info("replication")["role"])
+        lines = client.execute_command("CLUSTER", "NODES").decode().splitlines()
+    return any(f":{replica.port}@" in line and "slave" in line for line in lines)
+
+
+def _take_over(replica: RedisServer) -> None:
+    with replica.client() as client:
+
+        def leads() -> bool:
+            with suppress(redis.ResponseError):  # it leads already
+                client.execute_command("CLUSTER", "FAILOVER")
+            return bool(client.info("replication")["role"] == "master")
+
+        _until(leads)

@@ -646,13 +646,15 @@ async def test_a_server_that_cannot_save_is_unavailable() -> None:
     with ValkeyServer(save="900 1") as server:
         async with linked(server.url()) as link:
             [_, folder] = await link.call("CONFIG", "GET", "dir")
-            os.mkdir(os.path.join(folder.decode(), "dump.rdb"))  # where the file is to go
+            in_the_way = os.path.join(folder.decode(), "dump.rdb")
+            os.mkdir(in_the_way)
             await link.call("BGSAVE")
             async with asyncio.timeout(10):
                 while b"rdb_last_bgsave_status:err" not in await link.call("INFO", "persistence"):
                     pass
             with pytest.raises(StoreUnavailableError, match="MISCONF"):
                 await link.run(COUNT_UP, ["n"], [])
+            os.rmdir(in_the_way)  # or it would not even stop
 
 
 @pytest.mark.faults

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from remuda import Constant, Exponential, Job, NewJob, State
+from remuda import Constant, Exponential, Job, NewJob, QueueFullError, RateLimit, State
 from remuda.testing import InlineQueue
 
 HOUR = timedelta(hours=1)
@@ -104,3 +104,35 @@ async def test_two_inline_queues_share_nothing() -> None:
 
 def test_the_fixture_works_without_an_async_test(remuda_queue: InlineQueue) -> None:
     assert remuda_queue.name == "test"
+
+
+async def test_the_clock_is_moved_to_the_next_turn_under_a_rate_limit(remuda_queue: InlineQueue) -> None:
+    await remuda_queue.limit_rate(queue=RateLimit(2, HOUR), key=RateLimit(1, 3 * HOUR))
+    worker = remuda_queue.worker()
+    start = remuda_queue.clock.now()
+    ran: list[tuple[str, timedelta]] = []
+
+    @worker.handler()
+    async def run(job: Job) -> None:
+        ran.append((job.name, remuda_queue.clock.now() - start))
+
+    await remuda_queue.add_many([NewJob("keyed", rate_key="a") for _ in range(2)])
+    await remuda_queue.add_many([NewJob("plain") for _ in range(3)])
+    assert await remuda_queue.run_until_settled(worker) == 5
+    assert [at for name, at in ran if name == "keyed"] == [0 * HOUR, 3 * HOUR]
+    assert [at for name, at in ran if name == "plain"] == [0 * HOUR, HOUR / 2, HOUR]
+
+
+async def test_a_paused_queue_is_settled_as_far_as_it_can_be(remuda_queue: InlineQueue) -> None:
+    worker = remuda_queue.worker()
+    worker.handler()(lambda _job: None)
+    await remuda_queue.add("job")
+    await remuda_queue.pause()
+    assert await remuda_queue.run_until_settled(worker) == 0
+
+
+async def test_an_inline_queue_can_be_full() -> None:
+    async with InlineQueue(max_live=1) as queue:
+        await queue.add("job")
+        with pytest.raises(QueueFullError):
+            await queue.add("job")

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import threading
+from datetime import timedelta
 
 import pytest
 
-from remuda import Added, EncodeError, NewJob, Queue, QueueClosedError, SyncQueue, Worker
+from remuda import (
+    Added,
+    EncodeError,
+    NewJob,
+    Queue,
+    QueueClosedError,
+    QueueFullError,
+    RateLimit,
+    SyncQueue,
+    Worker,
+)
+from remuda.rate import RateLimits
+
+HOUR = timedelta(hours=1)
 
 
 def test_a_sync_program_adds_and_looks(store_url: str) -> None:
@@ -25,6 +39,25 @@ def test_a_sync_program_adds_and_looks(store_url: str) -> None:
         emails.resume()
         assert emails.purge() == 7
         assert emails.stats().live == 0
+
+
+def test_a_sync_program_changes_its_mind(store_url: str) -> None:
+    with SyncQueue("emails", store_url, max_live=2) as emails:
+        soon, later = (emails.add("welcome", delay=HOUR, rate_key="a") for _ in range(2))
+        with pytest.raises(QueueFullError):
+            emails.add("welcome")
+        assert emails.cancel(soon, "nobody") == [soon]
+        assert emails.reschedule(later, delay=2 * HOUR)
+        assert not emails.reschedule(soon, delay=HOUR)
+        record = emails.get(later)
+        assert record is not None
+        assert record.next_attempt_at is not None
+        assert record.next_attempt_at - record.created_at > HOUR
+        assert record.rate_key == "a"
+        assert emails.result(later) is None
+        limit = RateLimit(5, HOUR)
+        emails.limit_rate(queue=limit)
+        assert emails.rate_limits() == RateLimits(queue=limit)
 
 
 async def test_its_dead_letters_are_those_of_the_queue(store_url: str) -> None:

@@ -31,6 +31,7 @@ LESS = timedelta(seconds=-1)
         {"release_stuck_timeout": NOUGHT},
         {"release_stuck_interval": NOUGHT},
         {"handler_timeout": NOUGHT},
+        {"result_ttl": NOUGHT},
     ],
     ids=lambda option: next(iter(option)),
 )
@@ -59,5 +60,7 @@ def test_the_buffer_holds_at_least_one() -> None:
 def test_a_queue_with_bad_options_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="max_payload_bytes"):
         Queue("orders", "sqlite://", max_payload_bytes=0)
+    with pytest.raises(ConfigurationError, match="max_live"):
+        Queue("orders", "sqlite://", max_live=0)
     with pytest.raises(ConfigurationError, match="format"):
         Queue("orders", "sqlite://", payload_format="xml")

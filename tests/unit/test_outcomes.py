@@ -49,6 +49,7 @@ def settled(
     verdict: Verdict | None = None,
     error: BaseException | None = None,
     retry: Any = RETRY,
+    result: bytes | None = None,
     **other: Any,
 ) -> Settlement:
     return settle_run(
@@ -60,6 +61,8 @@ def settled(
         retry=retry,
         now=NOW + SECOND,
         rng=random.Random(1),
+        result=result,
+        result_ttl=SECOND,
     )
 
 
@@ -266,3 +269,10 @@ def test_a_negative_delay_of_a_nack_is_refused() -> None:
     with pytest.raises(ValueError, match="negative"):
         job.nack(delay=-SECOND)
     assert job.verdict is None
+
+
+def test_only_a_completed_job_has_a_result() -> None:
+    done = settled(result=b"\x01")
+    assert (done.result, done.result_ttl) == (b"\x01", SECOND)
+    for ended in (settled(verdict=NACK, result=b"\x01"), settled(verdict=REJECT, result=b"\x01")):
+        assert ended.result is None

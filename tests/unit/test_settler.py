@@ -216,6 +216,19 @@ async def test_an_error_text_that_cannot_be_stored_is_left_out(caplog: pytest.Lo
     assert "failure_text_refused" in [each.__dict__.get("action") for each in caplog.records]
 
 
+async def test_a_result_that_cannot_be_stored_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    bench.store.refuses = lambda settlement: settlement.result is not None
+    refused = outcome("a")
+    refused.result = b"too much for this store"
+    bench.settler.put(refused)
+    bench.put("b")
+    await bench.settler.flush()
+    assert sorted(bench.store.written) == ["a", "b"]
+    assert bench.lost == []
+    assert "result_refused" in [each.__dict__.get("action") for each in caplog.records]
+
+
 async def test_whoever_waits_for_an_outcome_learns_whether_it_counted() -> None:
     bench = Bench()
     bench.store.late = {"late"}

@@ -51,7 +51,7 @@ def _storable(text: str, limit: int, *, keep_end: bool = False) -> str:
 def unheard(
     delivery: Delivery, *, now: datetime, max_deliveries: int | None, max_payload_bytes: int
 ) -> Settlement | None:
-    """The end of a delivery whose handler must not run: unreadable, poison, expired, oversize; None if it may."""
+    """The end of a delivery that no handler may have: unreadable, poison, expired, oversize; or None."""
     if delivery.defect is not None:
         return _dead_unheard(delivery, Reason(delivery.defect.reason), delivery.defect.message)
     if max_deliveries is not None and delivery.deliveries > max_deliveries:

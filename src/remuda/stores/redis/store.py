@@ -47,6 +47,7 @@ from remuda.stores.redis.operations import (
     settle_arguments,
 )
 from remuda.stores.redis.records import DeadEntry
+from remuda.stores.redis.sweeping import Sweeper
 from remuda.stores.redis.urls import parse
 from remuda.stores.redis.waking import StreamWakeup
 from remuda.stores.redis.wire import from_us, to_us
@@ -80,6 +81,7 @@ class RedisStore(Store):
         self._has_ackdel = False
         self._can_claim = False
         self._ends: dict[str, list[bytes]] = {}
+        self._sweepers: dict[str, Sweeper] = {}
         address = self._address
         self._trail_max = DEFAULT_TRAIL_MAX if address.trail_max is None else address.trail_max
         self._trail_age = DEFAULT_TRAIL_AGE if address.trail_age is None else address.trail_age
@@ -623,7 +625,18 @@ class RedisStore(Store):
             )
             removed += len(dropped)
         await self._age_trail(queue, now)
+        await self._sweep(queue)
         return removed
+
+    async def _sweep(self, queue: str) -> None:
+        """Forget what is kept beside jobs that other programs have ended."""
+        sweeper = self._sweepers.get(queue)
+        if sweeper is None:
+            sweeper = self._sweepers[queue] = Sweeper(self._link, keys_of(queue), queue)
+        leftovers = await sweeper.find_leftovers(asyncio.get_running_loop().time())
+        for start in range(0, len(leftovers), COLD_CHUNK):
+            chunk = leftovers[start : start + COLD_CHUNK]
+            await self._run(scripts.SWEEP, queue, self.now(), [len(chunk), *chunk])
 
     # -- the trail
 
