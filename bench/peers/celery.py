@@ -72,6 +72,7 @@ class CeleryPeer(Peer):
     @asynccontextmanager
     async def worker(self, handled: Handled) -> AsyncIterator[None]:
         app, _ = self._make(handled)
+        app.set_default()  # running a job asks for it
         worker: Any = WorkController(
             app,
             pool_cls=self.tune["pool"],
@@ -94,7 +95,7 @@ class CeleryPeer(Peer):
         options = ("worker_prefetch_multiplier", "task_acks_late", "task_ignore_result")
         app.conf.update({option: self.tune[option] for option in options}, task_default_queue="bench")
 
-        @app.task(name="noop")
+        @app.task(name="noop", shared=False)
         def noop(payload: str) -> None:
             handled(payload.encode())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 from remuda import Queue, State, Transition
 from remuda.lifecycle import JOB_MOVES
@@ -28,3 +28,18 @@ async def histories(queue: Queue) -> dict[str, list[Transition]]:
 def states(history: list[Transition]) -> list[State]:
     """The states that a message has been in, in order."""
     return [transition.entered for transition in history]
+
+
+async def audited(queue: Queue) -> dict[str, list[Transition]]:
+    """`histories`, after checking that the queue holds what they say: nothing more, and nothing less."""
+    found = await histories(queue)
+    ends = Counter(history[-1].entered for history in found.values())
+    stats = await queue.stats()
+    assert {
+        State.PENDING: stats.pending,
+        State.RETRYABLE: stats.retryable,
+        State.PROCESSING: stats.processing,
+        State.COMPLETED: stats.completed,
+        State.FAILED: stats.failed,
+    } == {state: ends[state] for state in State if state is not State.REMOVED}
+    return found

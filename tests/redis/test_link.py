@@ -694,7 +694,7 @@ async def test_uvloop_does_as_well(valkey_server: ValkeyServer) -> None:
     url = valkey_server.fresh()
 
     async def everything() -> None:
-        async with linked(url, client_name="uv") as link:
+        async with linked(url, client_name="uv", timeout=0.3) as link:
             assert await link.run(ECHO, ["k"], [b"x" * 1_000_000]) == [b"k", b"x" * 1_000_000]
             waiting = asyncio.create_task(
                 link.block("XREAD", "BLOCK", 60_000, "STREAMS", "s", "$", within=60)
@@ -704,6 +704,10 @@ async def test_uvloop_does_as_well(valkey_server: ValkeyServer) -> None:
             await asyncio.wait([waiting])
             _kill(valkey_server, "uv")
             assert await link.run(COUNT_UP, ["n"], []) == 1
+            call = asyncio.create_task(link.call("ECHO", "x"))
+            await asyncio.sleep(0)
+            time.sleep(0.5)  # noqa: ASYNC251 - its timers come before what there is to read
+            assert await call == b"x"
 
     await asyncio.to_thread(uvloop.run, everything())
 

@@ -11,7 +11,7 @@ from remuda.errors import DecodeError
 from remuda.lifecycle import State
 from remuda.message import PRIORITIES, JobRecord, Stats
 from remuda.stores.redis import wire
-from remuda.stores.redis.keys import GROUP, Keys, stream_index
+from remuda.stores.redis.keys import GROUP, OURS, RETURNED, Keys, stream_index
 from remuda.stores.redis.link import Link
 from remuda.stores.redis.records import Holder, Lease, LiveJob, completed_record, fields_of
 from remuda.stores.redis.wire import from_us
@@ -107,6 +107,16 @@ class Inspector:
             return False
         groups = await self._link.call("XINFO", "GROUPS", stream)
         return any(group[1] == GROUP.encode() for group in groups)
+
+    async def is_shared(self) -> bool:
+        """Whether programs other than ours work on the queue."""
+        for stream in self._keys.streams:
+            if await self._has_group(stream):
+                for facts in await self._link.call("XINFO", "CONSUMERS", stream, GROUP):
+                    name: bytes = facts[1]
+                    if name != RETURNED.encode() and not name.startswith(OURS.encode()):
+                        return True
+        return False
 
     async def _extras(self, ids: Sequence[str]) -> tuple[list[wire.Extra], list[bool]]:
         packed, retryable = await self._link.call_many(

@@ -185,8 +185,27 @@ class RedisStore(Store):
             if answer[0] == b"full":
                 raise queue_full(queue, live=answer[1], more=len(chosen), max_live=max_live)
             taken = {special[place - 1].id for place in answer[1:]}
+            taken -= await self._free_stale(queue, taken)
             new = [is_new and job.id not in taken for job, is_new in zip(jobs, new, strict=True)]
         return new
+
+    async def _free_stale(self, queue: str, ids: set[str]) -> set[str]:
+        """Free ids that are marked as live though another program, which knows no marks, ended their job."""
+        inspector, keys = await self._inspector(queue)
+        if not await inspector.is_shared():
+            return set()
+        marks = await self._link.call_many([("GET", keys.held_id(each)) for each in ids])
+        stale = {
+            each
+            for each, mark in zip(ids, marks, strict=True)
+            # Twice, for a job may move while we look.
+            if mark == b"live"
+            and await inspector.find_live(each) is None
+            and await inspector.find_live(each) is None
+        }
+        if stale:
+            await self._run(scripts.SWEEP, queue, self.now(), [len(stale), *stale])
+        return stale
 
     def _no_transactions(self) -> ConfigurationError:
         return ConfigurationError(

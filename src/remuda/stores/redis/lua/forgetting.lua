@@ -3,7 +3,7 @@ local function forget(id)
   local opened = extras_of(id)
   redis.call('HDEL', extra, id)
   redis.call('DEL', prefix .. 'didx:' .. id)
-  if opened and opened.u then redis.call('DEL', prefix .. 'dlid:' .. id) end
+  redis.call('DEL', prefix .. 'dlid:' .. id) -- whoever made it unique
   local was_retryable = redis.call('SREM', retryable, id) == 1
   return was_retryable and 'RETRYABLE' or 'PENDING', opened
 end
