@@ -43,7 +43,7 @@ class Member:
 
     async def gate(self) -> None:
         """Return once the whole crew has started.  Call it only while ``waits``."""
-        while not self._cells[GATE]:
+        while not self._cells[GATE]:  # noqa: ASYNC110 - another process opens it
             await asyncio.sleep(0.001)
         self.waits = False
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.complaints import last_line
 from bench.peer import BenchError, Peer, stamped_payload
@@ -97,7 +97,7 @@ async def settle(peer: Peer, order: Order) -> Figures:
     """A worker drains a preloaded queue: from its start until the store holds no unsettled job."""
     jobs = await _calibrate(peer, order)
     await _companion(order, "preload", jobs)
-    seconds = await _drain(peer, Tally(jobs))
+    seconds = (await _drain(peer, Tally(jobs))).seconds
     return {"jobs": jobs, "seconds": round(seconds, 3), "rate": round(jobs / seconds, 1)}
 
 
@@ -106,7 +106,7 @@ async def memory(peer: Peer, order: Order) -> Figures:
     jobs = await _calibrate(peer, order)
     await _companion(order, "preload", jobs)
     tally = MemoryTally(jobs)
-    seconds = await _drain(peer, tally)
+    seconds = (await _drain(peer, tally)).seconds
     return {"jobs": jobs, "seconds": round(seconds, 3), **tally.resident}
 
 
@@ -168,20 +168,31 @@ async def _calibrate(peer: Peer, order: Order) -> int:
     """Warm the peer up with a few jobs, and say how many it needs to be busy for the time asked for."""
     await _companion(order, "preload", WARM_UP_JOBS)
     warm_up = Tally(WARM_UP_JOBS)
-    await _drain(peer, warm_up)
-    busy_for = int(warm_up.rate() * order.seconds)
+    drained = await _drain(peer, warm_up)
+    busy_for = int(warm_up.rate_until(drained.emptied_at) * order.seconds)
     return min(max(LEAST_JOBS, round(busy_for, -3)), order.jobs)
 
 
-async def _drain(peer: Peer, tally: Tally) -> float:
-    """Run a worker until the store is empty; seconds from its start to that moment."""
+class Drained(NamedTuple):
+    """When a worker started and when the store was empty, by ``time.perf_counter``."""
+
+    started_at: float
+    emptied_at: float
+
+    @property
+    def seconds(self) -> float:
+        return self.emptied_at - self.started_at
+
+
+async def _drain(peer: Peer, tally: Tally) -> Drained:
+    """Run a worker until the store is empty."""
     called_at = time.perf_counter()
     async with peer.worker(tally) as at_work_at:
         await tally.reached()
         await _emptied(peer)
-        seconds = time.perf_counter() - (at_work_at or called_at)
+        emptied_at = time.perf_counter()
     _check(tally)
-    return seconds
+    return Drained(at_work_at or called_at, emptied_at)
 
 
 async def _emptied(peer: Peer) -> None:

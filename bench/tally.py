@@ -22,7 +22,7 @@ class Tally:
     def __init__(self, expected: int) -> None:
         self.expected = expected
         self.count = 0
-        self._first_at = self._last_at = 0.0
+        self._first_at = 0.0
         self._numbers = itertools.count(1)  # next() is atomic: threaded workers need no lock
         self._loop = asyncio.get_running_loop()
         self._reached = asyncio.Event()
@@ -33,8 +33,7 @@ class Tally:
         self.note(number, payload)
         if number == 1:
             self._first_at = time.perf_counter()
-        elif number == self.expected:
-            self._last_at = time.perf_counter()
+        if number == self.expected:
             self._loop.call_soon_threadsafe(self._reached.set)
 
     def note(self, number: int, payload: bytes) -> None:
@@ -50,9 +49,9 @@ class Tally:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._reached.wait(), PATIENCE_SECONDS)
 
-    def rate(self) -> float:
-        """Jobs a second between the first and the expected last one, start-up left out."""
-        return (self.expected - 1) / max(self._last_at - self._first_at, 1e-6)
+    def rate_until(self, moment: float) -> float:
+        """Jobs a second from the first one to a moment (by ``time.perf_counter``), start-up left out."""
+        return self.expected / max(moment - self._first_at, 1e-6)
 
 
 class LatencyTally(Tally):

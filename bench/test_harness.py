@@ -1,9 +1,10 @@
-"""The harness itself: a wrong figure must not get through it.  No servers: pytest bench/test_harness.py"""
+"""The harness itself: a wrong figure must not get through it.  pytest bench/test_harness.py"""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -13,13 +14,15 @@ from typing import Any
 import pytest
 
 from bench import __main__ as program
-from bench import catalogue, measures, report, run, tally
+from bench import aims, catalogue, measures, report, run, tally
 from bench.catalogue import PeerFile, parse_peer
 from bench.complaints import ROOT, last_line, without_paths
+from bench.crew import crew
 from bench.measures import Order
 from bench.peer import BenchError, Handled, Peer, stamp_age_ms, stamped_payload
 from bench.report import Row
 from bench.run import Run, run_peer
+from bench.stores import redis as redis_store
 from bench.tally import MemoryTally, Tally
 
 
@@ -71,7 +74,7 @@ def order(**changes: Any) -> Order:
 
 async def drain(peer: InMemory, jobs: int) -> float:
     await peer.add_many([stamped_payload() for _ in range(jobs)])
-    return await measures._drain(peer, Tally(jobs))
+    return (await measures._drain(peer, Tally(jobs))).seconds
 
 
 async def test_an_honest_queue_is_drained() -> None:
@@ -93,6 +96,28 @@ async def test_a_queue_that_cheats_gets_no_figure(
     monkeypatch.setattr(measures, "PATIENCE_SECONDS", 0.01)
     with pytest.raises(BenchError, match=complaint):
         await drain(await opened(fault), 100)
+
+
+async def test_a_worker_is_timed_from_its_call_or_from_the_moment_it_names() -> None:
+    class Late(InMemory):
+        @asynccontextmanager
+        async def worker(self, handled: Handled) -> AsyncIterator[float]:
+            async with super().worker(handled):
+                yield time.perf_counter() + 60
+
+    peer = Late("memory://", "settle", "")
+    await peer.open()
+    assert -61 < await drain(peer, 100) < -59
+    assert 0 < await drain(await opened(), 100) < 59
+
+
+async def test_a_rate_counts_from_the_first_job_so_that_a_slow_start_costs_nothing() -> None:
+    counted = Tally(1_000)
+    await asyncio.sleep(0)
+    before = time.perf_counter()
+    counted(stamped_payload())
+    after = time.perf_counter()
+    assert 1_000 / (after + 2 - before) <= counted.rate_until(after + 2) <= 1_000 / 2
 
 
 async def test_publishing_is_checked_against_what_the_store_holds() -> None:
@@ -141,20 +166,23 @@ class Rows:
     measure: str = "settle"
     rows: list[Row] = field(default_factory=list)
 
-    def add(self, peer: str, *rates: float, bare: bool = False, failure: str = "") -> None:
+    store: str = "sqlite"
+
+    def add(self, peer: str, *rates: float, variant: str = "", failure: str = "", **marks: bool) -> None:
         runs = [Run(figures={"rate": rate, "jobs": 10}) for rate in rates]
         runs += [Run(failure=failure)] if failure else []
-        self.rows.append(Row("sqlite", self.measure, peer, "", bare, runs))
+        row = Row(self.store, self.measure, peer, variant, marks.pop("bare", False), runs, **marks)
+        self.rows.append(row)
 
 
 def test_rows_show_the_median_its_spread_and_both_ratios() -> None:
     table = Rows()
     table.add("remuda", 100, 300, 200)
-    table.add("slow", 50)
+    table.add("slow", 50, acks=False)
     table.add("bare", 400, bare=True)
     lines = report.tables(table.rows).splitlines()
-    assert lines[2].split() == ["remuda", "200", "100-300", "10", "1.00x", "0.50x"]
-    assert lines[3].split() == ["slow", "50", "10", "0.25x", "0.12x"]
+    assert lines[2].split() == ["remuda", "200", "100-300", "10", "yes", "1.00x", "0.50x"]
+    assert lines[3].split() == ["slow", "50", "10", "NO", "0.25x", "0.12x"]
 
 
 def test_a_failed_peer_shows_its_reason_and_the_others_stay() -> None:
@@ -166,6 +194,47 @@ def test_a_failed_peer_shows_its_reason_and_the_others_stay() -> None:
     assert "broken: 1 of 1 failed: ValueError: no" in text
     assert "shaky: 1 of 2 failed: ValueError: once" in text
     assert table.rows[1].as_json()["failures"] == ["ValueError: no"]
+
+
+def reached(rows: list[Row]) -> dict[str, tuple[float | None, bool | None, str]]:
+    return {each.aim: (each.reached, each.met, each.beside) for each in aims.outcomes(rows)}
+
+
+def test_the_best_peer_of_an_aim_is_one_in_pure_python_that_acks() -> None:
+    table = Rows(store="redis")
+    table.add("remuda", 4_000)
+    table.add("loses-jobs", 3_000, acks=False)
+    table.add("chasquimq", 500, native=True)
+    table.add("bare-redis-py", 10_000, bare=True)
+    table.add("slow", 100)
+    table.add("slow", 160, variant="tuned")
+    found = reached(table.rows)
+    assert found["drain beside the best pure-Python peer with acks"] == (25.0, True, "slow (tuned)")
+    assert found["drain beside chasquimq with its events"] == (8.0, True, "chasquimq")
+    assert found["drain beside the bare loop"] == (0.4, False, "bare-redis-py")
+
+
+def test_an_aim_compares_medians_and_shows_the_spread_of_runs_taken_together() -> None:
+    table = Rows(store="valkey")
+    table.add("remuda", 100, 100, 100, variant="processes-1")
+    table.add("remuda", 150, 200, 170, variant="processes-2")
+    (outcome,) = [each for each in aims.outcomes(table.rows) if each.reached is not None]
+    assert (outcome.reached, outcome.spread, outcome.met) == (1.7, (1.5, 2.0), True)
+
+
+def test_figures_of_our_own_have_limits_and_what_was_not_measured_is_neither_met_nor_missed() -> None:
+    latency = Run(figures={"p50_ms": 1.0, "p99_ms": 12.0, "rate": 1_000})
+    memory = Run(figures={"start_mib": 50.0, "tenth_mib": 60.0, "end_mib": 61.0, "jobs": 1_000_000})
+    rows = [
+        Row("redis", "latency", "remuda", "", False, [latency]),
+        Row("redis", "memory", "remuda", "", False, [memory]),
+    ]
+    found = reached(rows)
+    assert found["add to handler, p99"] == (12.0, False, "")
+    assert found["memory at the end, of that at a tenth"][:2] == (1.02, True)
+    assert found["bulk add beside chasquimq"] == (None, None, "")
+    assert "bulk add" not in aims.table(aims.outcomes(rows))
+    assert aims.outcomes([Row("sqlite", "latency", "remuda", "", False, [latency])]) == []
 
 
 def test_the_error_of_a_traceback_is_the_reason() -> None:
@@ -180,6 +249,8 @@ def test_a_reason_does_not_tell_where_it_happened() -> None:
 
 class Nowhere:
     """A store whose databases are only names."""
+
+    latency_rate = 200
 
     def __init__(self) -> None:
         self.facts: dict[str, str] = {}
@@ -198,8 +269,116 @@ def test_a_peer_that_dies_or_hangs_is_an_answer(monkeypatch: pytest.MonkeyPatch)
     assert run_peer(slow, Nowhere(), order(), 0.3).failure == "not done within 0.3 s"
 
 
+def test_a_peer_that_needs_a_newer_server_is_left_out_with_a_word() -> None:
+    modern = PeerFile("modern", "bench.peers.modern", ("redis",), needs={"redis": "8.6"})
+    modest = PeerFile("modest", "bench.peers.modest", ("redis",))
+    fit, unfit = program._sorted_out([modern, modest], "redis", {"version": "7.0.15"})
+    assert fit == [modest]
+    assert unfit == {"without modern": "(it needs redis 8.6 or newer, and this is 7.0.15)"}
+    assert program._sorted_out([modern, modest], "redis", {"version": "8.10.1"}) == ([modern, modest], {})
+
+
+def test_jobs_are_added_at_the_rate_of_the_store_unless_another_is_asked_for() -> None:
+    row = Row("sqlite", "latency", "remuda", "", False)
+    assert program._order(row, program.parse([]), Nowhere())[0].rate == 200
+    assert program._order(row, program.parse(["--rate", "50"]), Nowhere())[0].rate == 50
+
+
 def test_quick_only_fills_in_what_was_not_said() -> None:
     options = program.parse(["--quick", "--jobs", "7", "--peers", "remuda,huey"])
     assert (options.jobs, options.repeats, options.peers) == (7, 1, ["remuda", "huey"])
     with pytest.raises(SystemExit):
         program.parse(["--peers", "rabbits"])
+
+
+def made_program(path: Path, said: str) -> Path:
+    path.write_text(f"#!/bin/sh\necho '{said}'\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_the_newest_redis_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = made_program(tmp_path / "old", "Redis server v=8.6.3 sha=0")
+    new = made_program(tmp_path / "new", "Redis server v=8.10.0 sha=0")
+    other = made_program(tmp_path / "other", "Valkey server v=9.1.2 sha=0")
+    monkeypatch.setenv(redis_store.NAMED_SERVERS, f"{old}:{new},{other}")
+    monkeypatch.setenv("PATH", "")
+    assert redis_store.newest_program() == new
+    monkeypatch.setenv(redis_store.NAMED_SERVERS, str(other))
+    with pytest.raises(RuntimeError, match="Redis needs a redis-server"):
+        redis_store.newest_program()
+    monkeypatch.setenv(redis_store.NAMED_SERVERS, str(made_program(tmp_path / "cat", "meow")))
+    with pytest.raises(RuntimeError, match="is no Redis or Valkey server"):
+        redis_store.newest_program()
+
+
+@pytest.mark.parametrize("store", ["redis", "valkey"])
+def test_a_server_keeps_what_it_is_told_and_is_handed_out_empty(store: str, tmp_path: Path) -> None:
+    redis = pytest.importorskip("redis")
+    try:
+        serving = catalogue.serve(store, tmp_path)
+        server = serving.__enter__()
+    except RuntimeError as unusable:
+        pytest.skip(str(unusable))
+    try:
+        assert server.facts["server"] == store
+        assert (server.facts["appendonly"], server.facts["appendfsync"]) == ("yes", "everysec")
+        for _ in range(2):
+            with server.fresh() as url, redis.Redis.from_url(url) as client:
+                assert client.dbsize() == 0
+                client.set("left", "behind")
+    finally:
+        serving.__exit__(None, None, None)
+
+
+MEMBER = """
+import asyncio, signal, time
+from bench.crew import Member
+
+async def work():
+    member = Member()
+    await member.gate()
+    for _ in range(JOBS):
+        member.count()
+    await asyncio.sleep(60)
+
+signal.signal(signal.SIGTERM, lambda *_: exit())
+asyncio.run(work())
+"""
+CREW = """
+import signal, subprocess, sys
+children = [subprocess.Popen([sys.executable, "-c", sys.argv[1]]) for _ in range(2)]
+
+def end(*_):
+    for child in children:
+        child.terminate()
+
+signal.signal(signal.SIGTERM, end)
+for child in children:
+    child.wait()
+"""
+
+
+async def test_what_other_processes_handle_is_counted_from_the_moment_all_have_started() -> None:
+    counted = Tally(2_000)
+    command = [sys.executable, "-c", CREW, MEMBER.replace("JOBS", "1000")]
+    called_at = time.perf_counter()
+    async with crew(command, 2, counted, {"PYTHONPATH": str(ROOT)}) as at_work_at:
+        assert called_at < at_work_at
+        await counted.reached()
+    assert counted.count == 2_000
+
+
+async def test_a_crew_that_handles_a_job_twice_is_found_out() -> None:
+    counted = Tally(1_999)
+    command = [sys.executable, "-c", CREW, MEMBER.replace("JOBS", "1000")]
+    async with crew(command, 2, counted, {"PYTHONPATH": str(ROOT)}):
+        await counted.reached()
+    with pytest.raises(BenchError, match="1999 jobs were added, 2000 were handled"):
+        measures._check(counted)
+
+
+async def test_a_crew_that_does_not_start_is_an_error() -> None:
+    with pytest.raises(BenchError, match="ended at once, with exit code 3"):
+        async with crew([sys.executable, "-c", "exit(3)"], 2, Tally(1), {}):
+            pass

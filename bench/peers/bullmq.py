@@ -46,7 +46,9 @@ class BullMQ(Peer):
         await self._queue.addBulk(jobs)
 
     async def left(self) -> int:
-        counts = await self._queue.getJobCounts("wait", "active", "delayed", "prioritized", "paused", "failed")
+        counts = await self._queue.getJobCounts(
+            "wait", "active", "delayed", "prioritized", "paused", "failed"
+        )
         return sum(counts.values())
 
     @asynccontextmanager
@@ -55,9 +57,7 @@ class BullMQ(Peer):
             handled(job.data.encode())
 
         concurrency = self.tune["concurrency"]
-        worker = Worker(
-            "bench", noop, {"connection": self.url, "concurrency": concurrency, "autorun": False}
-        )
+        worker = Worker("bench", noop, {"connection": self.url, "concurrency": concurrency, "autorun": False})
         running = asyncio.create_task(worker.run())
         try:
             yield

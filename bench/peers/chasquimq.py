@@ -88,7 +88,7 @@ class ChasquiMQ(Peer):
         It outlives the worker (for ``read_block_ms``), and jobs that are added meanwhile would be
         handed to it: nobody runs them until another worker claims them 30 s later.
         """
-        while (await self._redis.info("clients"))["blocked_clients"]:
+        while (await self._redis.info("clients"))["blocked_clients"]:  # noqa: ASYNC110 - the server's doing
             await asyncio.sleep(0.05)
 
 

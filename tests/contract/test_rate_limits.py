@@ -478,6 +478,36 @@ async def test_a_running_worker_waits_for_turns_and_goes_on_when_they_come(
     assert ran == {"a": 2, None: 3}
 
 
+@pytest.mark.parametrize("paused", [False, True], ids=["empty", "paused"])
+async def test_an_idle_worker_of_a_limited_queue_leaves_the_store_alone(
+    store_url: str, monkeypatch: pytest.MonkeyPatch, paused: bool
+) -> None:
+    """Turns that it took and gave back could wake it, to take and give back some more."""
+    async with Queue("orders", store_url) as queue:
+        await queue.limit_rate(queue=RateLimit(1_000, SECOND))
+        worker, ran = counting(queue, max_fetch_interval=MINUTE)
+        taking = queue.store.take_turns
+        taken: list[int] = []
+
+        async def noted(name: str, *, wanted: int) -> int:
+            taken.append(wanted)
+            return await taking(name, wanted=wanted)
+
+        await queue.add("job")
+        async with running(worker):
+            await eventually(lambda: ran.total() == 1)
+            if paused:
+                await queue.pause()
+                await queue.add("job")
+            monkeypatch.setattr(queue.store, "take_turns", noted)
+            await asyncio.sleep(0.5)  # for nothing to happen
+            assert len(taken) <= 6
+            if paused:
+                return
+            await queue.add("job")
+            await eventually(lambda: ran.total() == 2)
+
+
 async def test_a_running_worker_notices_a_limit_that_is_taken_away(queue: Queue) -> None:
     await queue.limit_rate(queue=RateLimit(1, DAY))
     await queue.add_many([NewJob("job") for _ in range(5)])

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
-from datetime import timedelta
+from collections.abc import Callable
 
 import pytest
 from sqlalchemy import Connection
 
-from remuda import NewJob, Queue, State, StoreUnavailableError
+from remuda import NewJob, Queue, StoreUnavailableError
 from remuda.stores.sql.store import SqlStore
-from tests.faults.journal import by_job, overlaps, runs_of
+from tests.faults.journal import runs_of
+from tests.faults.load import carry_on_through, done, is_back
 from tests.faults.stable import Processes, Running
-from tests.faults.trail import audited, histories, states
+from tests.faults.trail import histories
 from tests.faults.waiting import until
 from tests.servers import Server
 
 pytestmark = pytest.mark.faults
-
-# The reader, the settler, the lease keeper and the recoverer each say once that the store is gone.
-LINES_PER_OUTAGE = 4
 
 
 # Longer than a server takes to come back: what ran meanwhile is still its worker's.
@@ -57,88 +52,22 @@ async def test_jobs_are_added_and_done_across_outages(
     server: Server, processes: Processes, go_away: Callable[[Server], None]
 ) -> None:
     outages = 2
+
+    async def trouble(workers: list[Running]) -> None:
+        await asyncio.to_thread(go_away, server)
+        await until(lambda: is_back(workers), "the workers are back")
+
     with server.database() as url:
-        async with Queue("jobs", url) as queue:
-            options = {
-                "concurrency": 20,
-                "max_fetch_interval": 0.2,
-                "release_stuck_timeout": LEASE_S[server.kind],
-                "release_stuck_interval": 1.0,
-            }
-            workers = [processes.worker(url, **options) for _ in range(2)]
-            async with _publishing(queue) as (added, unsure):
-                for _ in range(outages):
-                    already = len(added)
-                    await until(lambda floor=already + 300: len(added) > floor, "jobs are added")
-                    await until(lambda floor=already: _done(workers) >= floor, "the workers keep up")
-                    await asyncio.to_thread(go_away, server)
-                    await until(lambda: _lost_and_back(workers), "the workers are back")
-                already = len(added)
-                await until(lambda floor=already + 300: len(added) > floor, "jobs are added afterwards")
-
-            async def all_done() -> bool:
-                stats = await queue.stats()
-                return stats.live == 0 and stats.completed >= len(added)
-
-            await until(all_done, "all jobs are done")
-            trail = await audited(queue)
-            assert added <= trail.keys() <= added | unsure
-            assert all(states(history)[-1] is State.COMPLETED for history in trail.values())
-            runs = runs_of(workers)
-            assert by_job(runs).keys() == trail.keys()
-            assert not overlaps(runs)
-        # A restart is over in a moment: a worker that asked nothing meanwhile has not seen it. Somebody has.
-        assert unsure or any(worker.log("store_lost") for worker in workers)
-        for worker in workers:
-            assert worker.exit_code is None
-            assert worker.complaints() == []
-            assert len(worker.log("store_lost")) <= outages * LINES_PER_OUTAGE
-            assert len(worker.log("store_lost")) == len(worker.log("store_back"))
-
-
-@asynccontextmanager
-async def _publishing(queue: Queue) -> AsyncIterator[tuple[set[str], set[str]]]:
-    """Add jobs all the time, four at once; the ids that were added, and those that may have been."""
-    added: set[str] = set()
-    unsure: set[str] = set()
-    enough = asyncio.Event()
-
-    async def add_unique(publisher: int) -> None:
-        """Repeats what failed: there is exactly one of each in the end."""
-        number = 0
-        while not enough.is_set():
-            job_id = f"unique-{publisher}-{number}"
-            with suppress(StoreUnavailableError):
-                await queue.add_unique("sleep", 0.001, job_id=job_id, unique_for=timedelta(hours=1))
-                added.add(job_id)
-                number += 1
-            await asyncio.sleep(0.002)
-
-    async def add_once(publisher: int) -> None:
-        """Does not: a job whose adding failed may be there or not."""
-        for number in itertools.takewhile(lambda _: not enough.is_set(), itertools.count()):
-            job_id = f"once-{publisher}-{number}"
-            try:
-                await queue.add_many([NewJob("sleep", 0.001, job_id=job_id)])
-                added.add(job_id)
-            except StoreUnavailableError:
-                unsure.add(job_id)
-            await asyncio.sleep(0.002)
-
-    tasks = [asyncio.create_task(add(publisher)) for publisher in range(2) for add in (add_unique, add_once)]
-    try:
-        yield added, unsure
-    finally:
-        enough.set()  # not cancelled: then nobody would know of the last ones whether they were added
-        await asyncio.gather(*tasks)
-
-
-def _done(workers: list[Running]) -> int:
-    return sum(run.ended for run in runs_of(workers))
-
-
-def _lost_and_back(workers: list[Running]) -> bool:
-    return all(len(each.log("store_lost")) == len(each.log("store_back")) for each in workers)
+        added, workers = await carry_on_through(
+            trouble,
+            times=outages,
+            url=url,
+            processes=processes,
+            lease_s=LEASE_S[server.kind],
+            jobs_between=300,
+        )
+    # A restart is over in a moment: a worker that asked nothing meanwhile has not seen it. Somebody has.
+    assert added.refusals or any(worker.log("store_lost") for worker in workers)
 
 
 async def test_outcomes_that_are_ready_during_an_outage_are_written_after_it(
@@ -152,7 +81,7 @@ async def test_outcomes_that_are_ready_during_an_outage_are_written_after_it(
 
             server.kill()
             worker.open_gate()
-            await until(lambda: _done([worker]) == 10, "ten jobs have ended while the server is down")
+            await until(lambda: done([worker]) == 10, "ten jobs have ended while the server is down")
             await until(lambda: worker.log("store_lost"), "the worker has noticed")
             await asyncio.to_thread(server.start)
 
@@ -180,7 +109,7 @@ async def test_a_worker_that_starts_while_the_server_is_down_begins_when_it_is_u
         await until(lambda: worker.log("store_lost"), "the worker has found the server down")
         assert worker.exit_code is None
         await asyncio.to_thread(server.start)
-        await until(lambda: _done([worker]) == 1, "the job is done")
+        await until(lambda: done([worker]) == 1, "the job is done")
         assert len(worker.log("store_lost")) == 1
         assert worker.complaints() == []
 

@@ -314,9 +314,9 @@ async def test_workers_on_a_wire_that_breaks_again_and_again_lose_nothing_and_sh
     }
     async with (
         Queue("jobs", valkey_server.fresh()) as queue,
-        Wire(valkey_server.port, budget=lambda: rng.randrange(300, 20_000)) as wire,
+        Wire(valkey_server.port, budget=lambda: int(10 ** rng.uniform(2.5, 4.9))) as wire,
     ):
-        ids = await queue.add_many([NewJob("sleep", 0.005)] * 400)
+        ids = await queue.add_many([NewJob("sleep", 0.005)] * 800)
         workers = [processes.worker(wire.url(), **options) for _ in range(2)]
 
         async def all_done() -> bool:

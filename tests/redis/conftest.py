@@ -9,7 +9,10 @@ import pytest
 from remuda import Queue
 from remuda.clock import VirtualClock
 from remuda.stores.redis.link import Link
+from tests.faults.conftest import processes, stable
 from tests.redis.links import linked
+
+__all__ = ["processes", "stable"]  # worker processes, as the tests of faults have them
 
 QUEUE = "orders"
 

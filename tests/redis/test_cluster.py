@@ -202,6 +202,27 @@ async def test_who_waits_for_a_slot_that_moves_away_is_told(
 
 
 @pytest.mark.faults
+async def test_a_cluster_with_a_hole_is_unavailable_until_it_is_mended(redis_cluster: RedisCluster) -> None:
+    key = "{hole}:n"
+    async with linked(redis_cluster.fresh()) as link:
+        await link.run(COUNT_UP, [key], [])
+        home = redis_cluster.node_of(key)
+        other = next(node for node in redis_cluster.nodes if node is not home)
+        await asyncio.to_thread(other.kill)
+        await asyncio.to_thread(_until, lambda: _is_down(home))
+        for call in (link.run(COUNT_UP, [key], []), link.call_many([("GET", key)])):
+            with pytest.raises(StoreUnavailableError, match="CLUSTERDOWN"):
+                await call
+        await asyncio.to_thread(redis_cluster.start)
+        assert await link.run(COUNT_UP, [key], []) == 2
+
+
+def _is_down(node: RedisServer) -> bool:
+    with node.client() as client:
+        return b"cluster_state:fail" in client.execute_command("CLUSTER", "INFO")
+
+
+@pytest.mark.faults
 async def test_a_node_that_is_gone_takes_only_its_own_slots_with_it(redis_cluster: RedisCluster) -> None:
     redis_cluster.fresh()
     with_all_slots = "cluster-require-full-coverage"
@@ -237,17 +258,17 @@ async def _until_it_counts(link: Link, key: str) -> int:
 
 
 @pytest.mark.faults
-async def test_a_replica_that_takes_over_is_found() -> None:
+@pytest.mark.parametrize("orderly", [True, False], ids=["failover", "kill"])
+async def test_a_replica_that_takes_over_is_found(orderly: bool) -> None:
     with RedisCluster() as cluster, RedisCluster._node(ValkeyServer, {}) as replica:
         key = "{q}:n"
         primary = cluster.node_of(key)
         await asyncio.to_thread(_follow, cluster, replica, primary)
         async with linked(cluster.url()) as link:
             assert await link.run(COUNT_UP, [key], []) == 1
-            await asyncio.to_thread(_take_over, replica)
+            assert await link.call_many([("GET", key), ("WAIT", 1, 1000)]) == [b"1", 1]
+            await asyncio.to_thread(_take_over, replica) if orderly else primary.kill()
             assert await _until_it_counts(link, key) == 2
-            await asyncio.to_thread(primary.stop)
-            assert await _until_it_counts(link, key) == 3
 
 
 def _until(holds: Callable[[], bool]) -> None:

@@ -82,6 +82,14 @@ async def until_ended(folder: Path) -> None:
             await asyncio.sleep(0.02)
 
 
+async def until_keepers_but(folder: Path, former: psutil.Process) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            if [each for each in keepers(folder) if each.pid != former.pid]:
+                return
+            await asyncio.sleep(0.02)
+
+
 @asynccontextmanager
 async def another_process(url: str) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
@@ -189,6 +197,27 @@ async def test_a_keeper_that_is_killed_is_replaced(folder: Path, url: str, how: 
         assert await _until_it_counts(link) == 2
         assert len(keepers(folder)) == 1
     await until_ended(folder)
+
+
+@pytest.mark.faults
+async def test_a_server_that_lost_its_keeper_never_has_another_beside_it(folder: Path, url: str) -> None:
+    first, second = Link(parse(url)), Link(parse(url))
+    await first.call("SET", "n", 1)
+    [old] = servers(folder)
+    [keeper] = keepers(folder)
+    old.suspend()  # so that it cannot stop at once
+    keeper.kill()
+    (folder / "socket").unlink()
+    opening = asyncio.create_task(second.open())
+    await until_keepers_but(folder, keeper)
+    await asyncio.sleep(0.3)
+    assert [each.pid for each in servers(folder)] == [old.pid]
+    old.resume()
+    await opening
+    assert await second.call("GET", "n") == b"1"
+    assert [each.pid for each in servers(folder)] != [old.pid]
+    await asyncio.gather(first.close(), second.close())
+    assert servers(folder) == []
 
 
 @pytest.mark.faults

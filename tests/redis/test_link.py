@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 
@@ -126,6 +127,16 @@ async def test_everything_that_matches_is_scanned(redis_store_url: str) -> None:
         assert {key async for key in link.scan("*:wanted")} == {b"{%d}:wanted" % n for n in range(50)}
 
 
+async def test_without_hiredis_it_says_what_to_install() -> None:
+    program = "import sys; sys.modules['hiredis'] = None; import remuda.stores.redis.link"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program), stderr=asyncio.subprocess.PIPE
+    )
+    _, said = await process.communicate()
+    assert b"ConfigurationError" in said
+    assert b"pip install 'remuda[redis]'" in said
+
+
 # -- opening and closing
 
 
@@ -201,6 +212,34 @@ async def test_closing_gives_every_connection_back_and_ends_what_waits(valkey_se
             await call
     with pytest.raises(StoreError, match="closed"):
         await link.open()
+
+
+async def test_closing_ends_a_call_that_is_still_being_connected() -> None:
+    connections: list[asyncio.StreamWriter] = []
+    arrived = asyncio.Event()
+
+    async def greet_only_the_first(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+        if len(connections) == 1:
+            writer.write(_hello("redis", "7.4.1"))
+            await reader.readuntil(b"PING")
+            writer.close()
+        else:
+            arrived.set()
+
+    server = await asyncio.start_server(greet_only_the_first, "127.0.0.1", 0)
+    link = Link(parse(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+    async with server:
+        with pytest.raises(StoreUnavailableError):
+            await link.call("PING")
+        calls = [asyncio.create_task(link.call("PING")) for _ in range(2)]
+        await arrived.wait()
+        await link.close()
+        for call in calls:
+            with pytest.raises(StoreUnavailableError, match="closed"):
+                await call
+        for writer in connections:
+            writer.close()
 
 
 async def test_a_server_that_cannot_be_reached_is_unavailable_and_may_be_tried_again(
@@ -536,7 +575,9 @@ async def test_a_frozen_server_does_not_hold_up_closing(valkey_server: ValkeySer
 
 
 @pytest.mark.faults
-async def test_more_than_a_frozen_server_reads_is_not_piled_up(valkey_server: ValkeyServer) -> None:
+async def test_commands_too_large_for_a_frozen_server_to_take_end_in_time_too(
+    valkey_server: ValkeyServer,
+) -> None:
     async with linked(valkey_server.fresh(), timeout=0.5) as link:
         valkey_server.freeze()
         calls = [asyncio.create_task(link.call("SET", f"k{n}", b"x" * 10_000_000)) for n in range(4)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -78,3 +79,32 @@ async def test_the_one_that_takes_over_is_found(sentinel: Sentinel) -> None:
             await waiting
         assert await _until_it_counts(link, "n") == 1
         assert sentinel.primary is not before
+
+
+async def test_a_server_that_is_no_primary_yet_is_not_taken_for_one(valkey_server: ValkeyServer) -> None:
+    valkey_server.fresh()
+    with ValkeyServer() as replica:
+        replica.replica_of(valkey_server)
+        async with _sentinel_that_names(replica.port) as url:
+            with pytest.raises(StoreUnavailableError, match="is a replica just now"):
+                async with linked(url):
+                    pass
+            replica.replica_of(None)
+            async with linked(url) as link:
+                assert await link.run(COUNT_UP, ["n"], []) == 1
+
+
+@asynccontextmanager
+async def _sentinel_that_names(port: int) -> AsyncIterator[str]:
+    """One that is ahead of the others: real ones do so for a moment that cannot be chosen."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"HELLO")
+        writer.write(b"*4\r\n$7\r\nversion\r\n$5\r\n9.0.0\r\n$4\r\nmode\r\n$8\r\nsentinel\r\n")
+        await reader.readuntil(b"BY-NAME")
+        writer.write(b"*2\r\n$9\r\n127.0.0.1\r\n$%d\r\n%d\r\n" % (len(str(port)), port))
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        yield f"redis+sentinel://127.0.0.1:{server.sockets[0].getsockname()[1]}/{MASTER_NAME}"

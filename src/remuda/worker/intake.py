@@ -42,6 +42,7 @@ class Intake:
 
     more          whether the last fetch may have left due jobs that can be had at once
     out_of_turns  … or that have to wait for turns under the queue's rate limit
+    held_back     whether there was a job due, and turns, and yet nothing to be had: the queue is paused, say
     """
 
     def __init__(
@@ -56,12 +57,17 @@ class Intake:
         self._looked_at = 0.0
         self.more = False
         self.out_of_turns = False
+        self.held_back = False
         self.suspect: Delivery | None = None
         self._suspect_ended = asyncio.Event()
 
     async def fetch(self, limit: int) -> list[Delivery]:
         """Due jobs whose turn it is; among them at most one suspect, and none while there is one."""
         await self._turns.look()
+        if self._turns.limited and not await self._is_due():
+            # Taking turns and giving them back is a write, which on some stores wakes every idle worker.
+            self.more = self.out_of_turns = self.held_back = False
+            return []
         granted = await self._turns.take(limit)
         fetched = await self._fetch(granted) if granted else []
         kept = await self._turns.of_now(fetched)
@@ -72,7 +78,12 @@ class Intake:
         # Turns of jobs that were put back can be taken again.
         self.more = full and (granted == limit or len(kept) < len(fetched))
         self.out_of_turns = full and not self.more
+        self.held_back = self._turns.limited and not fetched and not self.out_of_turns
         return kept
+
+    async def _is_due(self) -> bool:
+        due = await self._store.next_due(self._queue)
+        return due is not None and due <= self._store.now()
 
     async def _fetch(self, limit: int) -> list[Delivery]:
         last = self._options.max_deliveries

@@ -172,6 +172,9 @@ class Shift:
                     await self._unless_stopping(asyncio.sleep(self._intake.pause.total_seconds()))
                 elif self._until_empty:
                     await self._stop_when_done(deliveries)
+                elif self._intake.held_back:
+                    idle = await self._intake.idle_time()
+                    await self._unless_stopping(asyncio.sleep(idle.total_seconds()))
                 else:
                     await self._unless_stopping(wakeup.wait(await self._intake.idle_time()))
         finally:

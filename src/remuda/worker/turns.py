@@ -40,6 +40,11 @@ class Turns:
             self._limits = await self._store.rate_limits(self._queue)
             self._looked_at = now
 
+    @property
+    def limited(self) -> bool:
+        """Whether the queue as a whole has a limit."""
+        return self._limits.queue is not None
+
     async def take(self, wanted: int) -> int:
         """How many jobs may be fetched, of those that are wanted."""
         if self._limits.queue is None:

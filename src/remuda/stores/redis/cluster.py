@@ -36,6 +36,7 @@ class Cluster:
         self._former: set[Node] = set()
         self._owners: list[Place | None] = [None] * SLOTS
         self._outdated = True
+        self._closed = False
         self._survey = Joined(self._read_map)
 
     async def reach(self) -> None:
@@ -70,6 +71,7 @@ class Cluster:
         return await self._watching(node.ask(pack(command)))
 
     async def close(self) -> None:
+        self._closed = True
         await self._survey.cancel()
         for node in (*self._nodes.values(), *self._former):
             await node.close()
@@ -104,7 +106,7 @@ class Cluster:
         except StoreUnavailableError:
             self._outdated = True
             raise
-        if type(reply) is Refusal and reply.code == "CLUSTERDOWN":
+        if any(map(_says_it_is_down, reply if isinstance(reply, list) else [reply])):
             self._outdated = True
             # Whoever gave the map that led here may be cut off from the others: ask somebody else next.
             self._informants.append(self._informants.pop(0))
@@ -133,6 +135,8 @@ class Cluster:
         return self._node(place)
 
     def _node(self, place: Place) -> Node:
+        if self._closed:
+            raise StoreUnavailableError(f"{self._address.url} was closed")
         if place not in self._nodes:
 
             async def connect() -> Connection:
@@ -196,3 +200,7 @@ class Cluster:
 
 def _redirects(reply: Any) -> bool:
     return type(reply) is Refusal and reply.code in ("MOVED", "ASK")
+
+
+def _says_it_is_down(reply: Any) -> bool:
+    return type(reply) is Refusal and reply.code == "CLUSTERDOWN"

@@ -52,12 +52,8 @@ class Dialler:
 
     def _named(self, where: Place | str) -> str:
         """The URL, with the server when the URL itself leaves open which one it is."""
-        address = self._address
-        return (
-            address.url
-            if len(address.places) < 2 and address.service is None
-            else f"{where} of {address.url}"
-        )
+        plain = self._address.mode in ("single", "embedded")
+        return self._address.url if plain else f"{where} of {self._address.url}"
 
     async def _connect(self, where: Place | str) -> Connection:
         loop = asyncio.get_running_loop()

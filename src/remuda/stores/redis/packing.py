@@ -12,7 +12,7 @@ try:
     import hiredis
 except ImportError as error:
     raise ConfigurationError(
-        "a Redis store needs the packages redis and hiredis: pip install 'remuda[redis]'"
+        "Redis and Valkey need the package hiredis: pip install 'remuda[redis]'"
     ) from error
 
 NOT_YET = object()  # what the reader says while a reply is incomplete

@@ -26,11 +26,12 @@ local function read_fields(list)
   return fields.d, fields.n or '', fields.r
 end
 
--- `open_envelope`, quicker for what nearly every job is: four elements, a short id, an early attempt.
+-- `open_envelope`, quicker for what nearly every job is: four elements, a short id, an early attempt. After the id
+-- (2 bytes before it) come at least a payload of 2 bytes, a time of 9 and an attempt of 1.
 local function open(d)
   if d then
     local first, kind = byte(d, 1, 2)
-    if first == 0x94 and kind > 0xa0 and kind <= 0xbf then
+    if kind and first == 0x94 and kind > 0xa0 and kind <= 0xbf and #d >= kind - 146 then
       local tag, zero, b2, b3, b4, b5, b6, b7, b8, attempt = byte(d, -10, -1)
       if tag == 0xcf and zero == 0 and attempt < 0x80 then
         return sub(d, 3, kind - 158),
