@@ -35,6 +35,8 @@ from bench.peer import Handled, Peer
 
 logging.getLogger("saq").setLevel(logging.ERROR)
 
+SWEEPS_LESS_OFTEN_THAN_SECONDS = 3_600
+
 
 class Saq(Peer):
     packages = ("saq", "redis", "hiredis")
@@ -49,7 +51,12 @@ class Saq(Peer):
         }
 
     async def create(self) -> None:
-        """There is nothing to make."""
+        # A worker sweeps as it starts, and takes a job that another has taken a moment ago for a lost one:
+        # it would run twice.  Whoever sweeps keeps others from it for a time; here, for the whole run.
+        queue = self._make_queue()
+        await queue.connect()
+        await queue.sweep(lock=SWEEPS_LESS_OFTEN_THAN_SECONDS)
+        await queue.disconnect()
 
     async def open(self) -> None:
         self._queue = self._make_queue()

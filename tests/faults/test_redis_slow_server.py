@@ -77,11 +77,11 @@ async def test_a_worker_that_starts_while_the_server_reads_its_file_says_so_once
         async with Queue("jobs", server.url()) as queue:
             await queue.add_many([NewJob("sleep", 0)] * 10)
         with server.client() as client, client.pipeline(transaction=False) as much_to_read:
-            for number in range(5_000):
+            for number in range(15_000):
                 much_to_read.set("filler", number)
             much_to_read.execute()
         server.stop()
-        server.settings["key-load-delay"] = "300"  # microseconds
+        server.settings["key-load-delay"] = "100"  # microseconds
         starting = threading.Thread(target=server.start)
         starting.start()
         await until(lambda: _is_loading(server), "the server reads its file")

@@ -76,10 +76,10 @@ async def do_everything(url: str) -> None:
         await queue.add_many([NewJob("job", delay=HOUR, job_id=f"{n}", rate_key="k") for n in range(3)])
         await queue.add("job", delay=HOUR, headers={"a": 1}, priority=2)
         assert await queue.cancel("0") == ["0"]
-        assert await queue.reschedule("1", delay=soon)
         await bury(queue, *["job"] * 4)
         await queue.dead.replay(limit=1)
         await queue.dead.drop(limit=1)
+        assert await queue.reschedule("1", delay=soon)
         lost, retried, *rest = await fetch_all(queue)
         await queue.store.extend(QUEUE, [lost], lease=timedelta(0))
         assert await recover(queue)

@@ -320,14 +320,15 @@ def stats_from(answer: Sequence[Any], queue: str, now: datetime) -> Stats:
 def next_due_from(answer: Sequence[Any], now: datetime) -> datetime | None:
     """When the first waiting job is due, from the answer of `stats.lua`."""
     first_delayed, firsts = answer[9], answer[10]
-    moments = [] if not first_delayed else [wire.from_score(first_delayed)]
+    moments = [wire.from_score(first_delayed)] if first_delayed else []
     for _, flat in filter(None, firsts):
         fields = fields_of(flat)
-        if b"r" in fields:
-            moments.append(wire.from_score(fields[b"r"]))
-            continue
-        try:
-            moments.append(from_us(wire.open_envelope(fields.get(b"d", b"")).created_ms * 1000))
-        except DecodeError:
-            moments.append(now)
-    return min(moments, default=None)
+        moments.append(wire.from_score(fields.get(b"r", b"")) or _created(fields.get(b"d", b"")) or now)
+    return min((moment for moment in moments if moment is not None), default=None)
+
+
+def _created(d: bytes) -> datetime | None:
+    try:
+        return from_us(wire.open_envelope(d).created_ms * 1000)
+    except DecodeError:
+        return None

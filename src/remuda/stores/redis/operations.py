@@ -50,6 +50,7 @@ class Place(msgspec.Struct, gc=False):
     created_ms: int
     retry: Any = None  # as it stands on the wire
     raw: bytes | None = None  # field `d`, where it could not be read
+    has_extras: bool = False  # which go with the job, readable or not
     is_over: bool = False  # settled or put back by us
     is_unsure: bool = False  # an outcome was sent, and no answer came
 
@@ -223,6 +224,8 @@ def deliveries(
                 if created_at is None:
                     created_at = moments[envelope.created_ms] = wire.from_us(envelope.created_ms * 1000)
                 delivery = _delivery(reading, entry, envelope, name, created_at)
+                if not (d[0] == 0x94 and 0xA0 < d[1] <= 0xBF):  # else both ways of reading agree
+                    delivery.id = wire.id_of(d) or entry.decode()
                 if more is not None or envelope.retry is not None:
                     _complete(delivery, envelope.retry, more)
             except (DecodeError, UnicodeDecodeError, OverflowError) as error:
@@ -257,9 +260,8 @@ def _complete(delivery: Delivery, wire_retry: Any, more: Sequence[Any] | None) -
     place: Place = delivery.key
     packed, run_at, count = more if more is not None else (b"", b"", 1)
     extra = wire.open_extra(packed)
-    place.extra, place.count = extra, count
-    if run_at:
-        delivery.next_attempt_at = wire.from_score(run_at)
+    place.extra, place.count, place.has_extras = extra, count, bool(packed)
+    delivery.next_attempt_at = wire.from_score(run_at) or delivery.next_attempt_at
     delivery.headers = extra.headers
     delivery.deliveries = extra.deliveries + count
     delivery.first_attempt_at = wire.maybe_from_us(extra.first_attempt_us)
@@ -280,6 +282,7 @@ def _unreadable(
     delivery.key.raw = raw
     if more is not None:
         delivery.deliveries = delivery.key.count = more[2]
+        delivery.key.has_extras = bool(more[0])
     delivery.defect = Defect((Reason.MALFORMED if d is None else Reason.DECODE_FAIL).value, str(error))
     return delivery
 
@@ -306,7 +309,7 @@ def settle_arguments(
     completed = by_state.get(State.COMPLETED, [])
     failed = by_state.get(State.FAILED, [])
     retried = by_state.get(State.RETRYABLE, [])
-    with_extras = [each for each in (*completed, *failed) if each.delivery.key.extra is not _NOBODY]
+    with_extras = [each for each in (*completed, *failed) if each.delivery.key.has_extras]
     unique = [each.delivery for each in with_extras if each.delivery.key.extra.unique]
     archived = list(_archive_entries(completed, now, who))
     results = [each for each in settlements if each.result is not None]

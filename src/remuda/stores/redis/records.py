@@ -88,7 +88,7 @@ class LiveJob(msgspec.Struct, frozen=True):
             attempts=attempts,
             deliveries=extra.deliveries + (0 if holder is None else holder.count),
             created_at=created_at,
-            next_attempt_at=wire.from_score(self.run_at) if self.run_at else created_at,
+            next_attempt_at=(wire.from_score(self.run_at) if self.run_at else None) or created_at,
             first_attempt_at=maybe_from_us(extra.first_attempt_us),
             last_attempt_at=maybe_from_us(extra.last_attempt_us),
             acquired_at=from_us(lease.acquired_us) if is_held and lease is not None else None,
@@ -101,7 +101,9 @@ class LiveJob(msgspec.Struct, frozen=True):
 
 
 def _ms_of(entry: str) -> int:
-    return int(entry.partition("-")[0] or 0)
+    """The time in an entry's id; nought for what is none."""
+    ms = entry.partition("-")[0]
+    return int(ms) if ms.isascii() and ms.isdecimal() else 0
 
 
 def _headers(encoded: str | None) -> dict[str, Any]:
@@ -173,6 +175,11 @@ class DeadEntry(NamedTuple):
         if self.ended is not None:
             return self.ended.id
         return wire.id_of(self.d) or self.source_id or self.entry
+
+    @property
+    def has_id(self) -> bool:
+        """Whether the message has an id of its own; one that is no job goes by the name of its entry."""
+        return wire.id_of(self.d) is not None
 
     @property
     def died_us(self) -> int:

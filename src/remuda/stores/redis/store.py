@@ -469,6 +469,8 @@ class RedisStore(Store):
         async for dead in (await self._dead(queue)).matching(which):
             if len(replayed) + len(chosen) >= limit:
                 break
+            if not dead.has_id:
+                continue  # no job, and it would come back under another name: the producer is to be mended
             if await self._lives_again(queue, dead):
                 still_live[dead.id] = None
             elif dead.id not in seen:  # the same id may have died more than once: only one can live again

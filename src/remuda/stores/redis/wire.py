@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -18,6 +18,7 @@ from remuda.lifecycle import Reason
 from remuda.retry import Constant, Exponential, NoRetry, RetryPolicy, pack_policy, unpack_policy
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST = datetime.max.replace(tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -39,7 +40,11 @@ def to_us(moment: datetime) -> int:
 
 
 def from_us(us: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=us)
+    """The moment of `to_us`; one that is out of range is the last there is."""
+    try:
+        return _EPOCH + timedelta(microseconds=us)
+    except OverflowError:
+        return _LAST
 
 
 def maybe_from_us(us: int | None) -> datetime | None:
@@ -56,8 +61,12 @@ def to_score(moment: datetime) -> str:
     return f"{whole}.{part:03d}" if part else str(whole)
 
 
-def from_score(score: bytes | str | float) -> datetime:
-    return from_us(round(float(score) * 1000))
+def from_score(score: bytes | str | float) -> datetime | None:
+    """The moment of a score; None for what is none."""
+    try:
+        return from_us(round(float(score) * 1000))
+    except (ValueError, OverflowError):
+        return None
 
 
 class Envelope(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
@@ -65,8 +74,8 @@ class Envelope(msgspec.Struct, array_like=True, forbid_unknown_fields=True, froz
 
     id: str
     payload: bytes
-    created_ms: int
-    attempt: int
+    created_ms: Annotated[int, msgspec.Meta(ge=0, le=253_402_300_799_999)]  # the year 9999
+    attempt: Annotated[int, msgspec.Meta(ge=0, le=2_147_483_647)]
     retry: Any = None
 
 
@@ -132,7 +141,7 @@ def open_envelope(d: bytes) -> Envelope:
     """The envelope; `DecodeError` for anything else."""
     try:
         return _envelopes.decode(d)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DecodeError(f"{len(d):,} bytes that are no envelope of a job: {error}") from error
 
 

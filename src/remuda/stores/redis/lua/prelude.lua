@@ -53,14 +53,23 @@ local function record_args()
   end
 end
 
+-- The bytes that may follow the first one of a character; the second one's range keeps out what is no character.
 local function is_utf8(text)
   local i, length = 1, #text
   while i <= length do
-    local first = string.byte(text, i)
-    local more = (first < 0x80 and 0) or (first >= 0xc2 and first < 0xe0 and 1)
-      or (first >= 0xe0 and first < 0xf0 and 2) or (first >= 0xf0 and first < 0xf5 and 3)
-    if not more then return false end
-    for k = 1, more do
+    local first, second = string.byte(text, i, i + 1)
+    local more, low, high = 0, 0x80, 0xbf
+    if first >= 0xc2 and first < 0xe0 then
+      more = 1
+    elseif first >= 0xe0 and first < 0xf0 then
+      more, low, high = 2, first == 0xe0 and 0xa0 or 0x80, first == 0xed and 0x9f or 0xbf
+    elseif first >= 0xf0 and first < 0xf5 then
+      more, low, high = 3, first == 0xf0 and 0x90 or 0x80, first == 0xf4 and 0x8f or 0xbf
+    elseif first >= 0x80 then
+      return false
+    end
+    if more > 0 and (not second or second < low or second > high) then return false end
+    for k = 2, more do
       local byte = string.byte(text, i + k)
       if not byte or byte < 0x80 or byte > 0xbf then return false end
     end
@@ -116,7 +125,7 @@ local function open_envelope(d)
   created, at = integer(d, at + 1 + header + size)
   if not created then return id end
   attempt = integer(d, at)
-  return id, created, attempt
+  return id, created, attempt and math.min(attempt, 2147483647)
 end
 
 -- Name and envelope of a member of the delayed set: a little-endian length, the name, the rest.
@@ -138,7 +147,11 @@ local function extras_of(id)
   local packed = redis.call('HGET', extra, id)
   if not packed then return nil end
   local fine, opened = pcall(cmsgpack.unpack, packed)
-  if not fine or type(opened) ~= 'table' then opened = {} end
+  if not fine or type(opened) ~= 'table' then return {}, packed end
+  -- The client will say what is wrong with it; here it must only not be in the way.
+  for _, field in ipairs({ 'n', 'p', 's' }) do
+    if type(opened[field]) ~= 'number' or opened[field] % 1 ~= 0 then opened[field] = nil end
+  end
   return opened, packed
 end
 

@@ -67,8 +67,8 @@ if deads > 0 then
       local id, _, attempt = open_envelope(field_of(each[2], 'd'))
       local n = #messages + 1
       messages[n] = id or field_of(each[2], 'source_id') or each[1]
-      dwells[n] = dwell_ms(tonumber(field_of(each[2], 'at') or string.match(each[1], '%d+') * 1000))
-      attempts[n] = tonumber(field_of(each[2], 'a')) or attempt or 0
+      dwells[n] = dwell_ms(tonumber(field_of(each[2], 'at') or nil) or string.match(each[1], '%d+') * 1000)
+      attempts[n] = tonumber(field_of(each[2], 'a') or nil) or attempt or 0
       redis.call('XDEL', dlq, each[1])
     end
     record_moves(messages, 'FAILED', 'REMOVED', dwells, attempts, 'over_the_cap', arg())
