@@ -15,6 +15,12 @@ HIGHEST_PRIORITY = 2
 PRIORITIES = tuple(range(HIGHEST_PRIORITY, LOWEST_PRIORITY - 1, -1))
 
 
+def priorities_from(first: int | None) -> tuple[int, ...]:
+    """Priorities in the order of a fetch: downwards from one of them, then those above it."""
+    at = 0 if first is None else PRIORITIES.index(first)
+    return PRIORITIES[at:] + PRIORITIES[:at]
+
+
 class NewJob(msgspec.Struct, frozen=True):
     """A job to be added, with any mix of options.
 

@@ -38,15 +38,8 @@ async def test_a_server_that_stands_still_for_longer_counts_as_gone_until_it_ans
     valkey_server: ValkeyServer, processes: Processes
 ) -> None:
     async def trouble(workers: list[Running]) -> None:
-        before = [len(worker.log("store_lost")) for worker in workers]
         valkey_server.freeze()
-        await until(
-            lambda: all(
-                len(worker.log("store_lost")) > lines for worker, lines in zip(workers, before, strict=True)
-            ),
-            "each worker has given up waiting",
-            within_s=10,
-        )
+        await _all_notice(workers)
         valkey_server.thaw()
         await until(lambda: is_back(workers), "the workers are back")
 
@@ -70,6 +63,40 @@ async def test_a_caller_of_a_server_that_stands_still_is_told_in_time(valkey_ser
         assert 2 <= (await queue.stats()).pending <= 5
 
 
+async def test_a_server_that_is_busy_with_another_programs_script_counts_as_gone_until_it_is_free(
+    valkey_server: ValkeyServer, processes: Processes
+) -> None:
+    async def trouble(workers: list[Running]) -> None:
+        with valkey_server.client() as client:
+            client.config_set("lua-time-limit", 50)
+            occupied = asyncio.create_task(asyncio.to_thread(_run_for_ever, valkey_server))
+            await _all_notice(workers)
+            client.execute_command("SCRIPT", "KILL")
+        await occupied
+        await until(lambda: is_back(workers), "the workers are back")
+
+    added, _ = await carry_on_through(
+        trouble, times=2, url=valkey_server.fresh(), processes=processes, jobs_between=50
+    )
+    assert added.refusals
+
+
+async def test_a_server_that_takes_no_writes_just_now_counts_as_gone_until_it_does(
+    valkey_server: ValkeyServer, processes: Processes
+) -> None:
+    async def trouble(workers: list[Running]) -> None:
+        with valkey_server.client() as client:
+            client.config_set("min-replicas-to-write", 1)
+            await _all_notice(workers)
+            client.config_set("min-replicas-to-write", 0)
+        await until(lambda: is_back(workers), "the workers are back")
+
+    added, _ = await carry_on_through(
+        trouble, times=2, url=valkey_server.fresh(), processes=processes, jobs_between=50
+    )
+    assert added.refusals
+
+
 async def test_a_worker_that_starts_while_the_server_reads_its_file_says_so_once(
     processes: Processes,
 ) -> None:
@@ -91,6 +118,21 @@ async def test_a_worker_that_starts_while_the_server_reads_its_file_says_so_once
         await until(lambda: done([worker]) == 10, "all jobs are done")
         assert len(worker.log("store_lost")) == 1
         assert worker.complaints() == []
+
+
+async def _all_notice(workers: list[Running]) -> None:
+    """Return when each worker has said once more that the store is gone."""
+    before = {worker.pid: len(worker.log("store_lost")) for worker in workers}
+    await until(
+        lambda: all(len(worker.log("store_lost")) > before[worker.pid] for worker in workers),
+        "the workers have noticed",
+        within_s=10,
+    )
+
+
+def _run_for_ever(server: RedisServer) -> None:
+    with server.client() as client, pytest.raises(redis.ResponseError, match=r"[Ss]cript killed"):
+        client.eval("while true do end", 0)
 
 
 def _is_loading(server: RedisServer) -> bool:

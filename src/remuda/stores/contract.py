@@ -239,12 +239,12 @@ class Store(ABC):
         lease: timedelta,
         who: str,
         suspects: Suspects = NO_SUSPECTS,
-        lowest_first: bool = False,
+        begin_with: int | None = None,
     ) -> list[Delivery]:
         """Acquire up to `limit` due jobs, by priority, then by `next_attempt_at`. None while paused.
 
         `suspects` says which jobs count as such, and whether they are left out or asked for.
-        `lowest_first` turns the order of priorities round: now and then, so that no level starves.
+        `begin_with` is a priority to begin with, then downwards, then those above: so that none starves.
         """
 
     @abstractmethod

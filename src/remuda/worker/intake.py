@@ -12,29 +12,37 @@ import contextlib
 from datetime import timedelta
 
 from remuda.errors import StoreUnavailableError
+from remuda.message import PRIORITIES
 from remuda.stores.contract import NO_SUSPECTS, Delivery, Store, Suspects
 from remuda.worker.options import WorkerOptions
 from remuda.worker.turns import Turns
 
 SUSPECTS_EVERY_S = 1.0  # while there is enough other work, how often to look for a suspect
-# While there is more work than a fetch can hold, one fetch in so many begins with the lowest priority:
-# often enough that it gets somewhere, seldom enough that the highest hardly notices.
-LOWEST_FIRST_EVERY = 10
+# While there is more work than a fetch can hold, one fetch in so many begins with a lower priority than the
+# highest: often enough that each gets somewhere, seldom enough that the highest hardly notices.
+LOWER_FIRST_EVERY = 10
+_LOWER = PRIORITIES[:0:-1]  # from the lowest up
 
 
 class Fairness:
-    """When to begin with the lowest priority. Only full fetches count: after others nobody has to wait."""
+    """Which priority to begin with. Only full fetches count: after others nobody has to wait."""
 
     def __init__(self) -> None:
         self._full_fetches = 0
+        self._turn = 0  # whose it is among the lower ones
 
     @property
-    def lowest_first(self) -> bool:
-        return self._full_fetches >= LOWEST_FIRST_EVERY - 1
+    def begin_with(self) -> int | None:
+        """None for the usual order."""
+        return _LOWER[self._turn] if self._full_fetches >= LOWER_FIRST_EVERY - 1 else None
 
     def note(self, *, full: bool) -> None:
         """A fetch has come back."""
-        self._full_fetches = 0 if self.lowest_first or not full else self._full_fetches + 1
+        if self.begin_with is not None:
+            self._turn = (self._turn + 1) % len(_LOWER)
+            self._full_fetches = 0
+        else:
+            self._full_fetches = self._full_fetches + 1 if full else 0
 
 
 class Intake:
@@ -111,7 +119,7 @@ class Intake:
             lease=self._options.release_stuck_timeout,
             who=self._who,
             suspects=suspects,
-            lowest_first=self._fairness.lowest_first,
+            begin_with=self._fairness.begin_with,
         )
         self._fairness.note(full=len(deliveries) >= limit)
         return deliveries

@@ -11,7 +11,7 @@ from typing import Any
 from remuda.clock import Clock
 from remuda.errors import ConfigurationError, StoreError
 from remuda.lifecycle import State
-from remuda.message import DeadLetter, DeadLetterFilter, JobRecord, Replayed, Stats
+from remuda.message import DeadLetter, DeadLetterFilter, JobRecord, Replayed, Stats, priorities_from
 from remuda.rate import RateLimit, RateLimits
 from remuda.stores.contract import (
     NO_SUSPECTS,
@@ -28,7 +28,7 @@ from remuda.stores.contract import (
 from remuda.stores.redis import dead_letters, scripts, trail
 from remuda.stores.redis.dead_letters import DeadLetterStream
 from remuda.stores.redis.inspection import Inspector, next_due_from, stats_from
-from remuda.stores.redis.keys import OURS, Keys, keys_of, queue_of
+from remuda.stores.redis.keys import OURS, Keys, keys_of, queue_of, stream_index
 from remuda.stores.redis.link import Link, Script
 from remuda.stores.redis.operations import (
     Argument,
@@ -232,7 +232,7 @@ class RedisStore(Store):
         lease: timedelta,
         who: str,
         suspects: Suspects = NO_SUSPECTS,
-        lowest_first: bool = False,
+        begin_with: int | None = None,
     ) -> list[Delivery]:
         if self._capabilities is None:
             await self.open()
@@ -251,8 +251,8 @@ class RedisStore(Store):
                 to_us(leased_until),
                 suspects.delivered,
                 "1" if suspects.only else "0",
-                "1" if lowest_first else "0",
                 "1" if self._can_claim else "0",
+                *map(stream_index, priorities_from(begin_with)),
             ],
         )
         if ends:

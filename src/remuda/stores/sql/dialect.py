@@ -85,7 +85,7 @@ class Dialect(ABC):
         lease_expires_at: datetime,
         who: str,
         suspects: Suspects,
-        lowest_first: bool,
+        begin_with: int | None,
     ) -> Steps[list[Claimed]]:
         """Lock due jobs that nobody else has locked and mark them PROCESSING, in fetch order."""
 

@@ -11,7 +11,7 @@ import msgspec
 from sqlalchemy import ColumnElement
 
 from remuda.lifecycle import State
-from remuda.message import PRIORITIES
+from remuda.message import PRIORITIES, priorities_from
 from remuda.stores.contract import Delivery, EncodedJob, Settlement, Suspects
 from remuda.stores.sql.dialect import Claimed, Dialect, KeptResult, Recovered
 from remuda.stores.sql.moments import aware, milliseconds, naive, naive_or_none
@@ -244,12 +244,13 @@ class MysqlDialect(Dialect):
         lease_expires_at: datetime,
         who: str,
         suspects: Suspects,
-        lowest_first: bool,
+        begin_with: int | None,
     ) -> Steps[list[Claimed]]:
         moment = naive(now)
         levels = yield Raw(_LEVELS, (queue, queue, moment, *suspects))
         claimed: list[Claimed] = []
-        for (priority,) in reversed(levels) if lowest_first else levels:
+        populated = {row[0] for row in levels}
+        for priority in filter(populated.__contains__, priorities_from(begin_with)):
             rows = yield Raw(_DUE, (queue, priority, moment, *suspects, limit - len(claimed)))
             claimed += [read_claimed(row, lease=lease, now=now, moment=aware) for row in rows]
             if len(claimed) >= limit:
@@ -257,7 +258,7 @@ class MysqlDialect(Dialect):
         if claimed:
             sql = _with_ids(_CLAIM, (each.delivery.key for each in claimed))
             yield Raw(sql, (moment, moment, lease, naive(lease_expires_at), who))
-        return in_fetch_order(claimed, lowest_first=lowest_first)
+        return in_fetch_order(claimed, begin_with)
 
     def _held(self, deliveries: Sequence[Delivery]) -> Steps[list[Delivery]]:
         rows = yield Raw(_with_ids(_LEASES, (each.key for each in deliveries)))

@@ -92,7 +92,7 @@ def fetch(
     lease_for: timedelta,
     who: str,
     suspects: Suspects,
-    lowest_first: bool,
+    begin_with: int | None,
 ) -> Steps[list[Delivery]]:
     """Claim under one fresh lease, and record it."""
     claimed = yield from dialect.claim(
@@ -103,7 +103,7 @@ def fetch(
         lease_expires_at=now + lease_for,
         who=who,
         suspects=suspects,
-        lowest_first=lowest_first,
+        begin_with=begin_with,
     )
     if claimed and not dialect.records_by_itself:
         yield from dialect.record(

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, any_, bindparam
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from remuda.lifecycle import State
-from remuda.message import PRIORITIES
+from remuda.message import priorities_from
 from remuda.stores.contract import Delivery, EncodedJob, Settlement, Suspects
 from remuda.stores.sql.dialect import Claimed, Dialect, KeptResult, Recovered
 from remuda.stores.sql.moments import aware, milliseconds, naive, naive_or_none
@@ -364,13 +364,13 @@ class PostgresDialect(Dialect):
         lease_expires_at: datetime,
         who: str,
         suspects: Suspects,
-        lowest_first: bool,
+        begin_with: int | None,
     ) -> Steps[list[Claimed]]:
         rows = yield Raw(
             _CLAIM,
             (
                 queue,
-                list(reversed(PRIORITIES) if lowest_first else PRIORITIES),
+                list(priorities_from(begin_with)),
                 naive(now),
                 min(limit, MAX_PER_ENTRY),
                 lease,
@@ -382,7 +382,7 @@ class PostgresDialect(Dialect):
         )
         # RETURNING promises no order.
         claimed = [read_claimed(row, lease=lease, now=now, moment=None) for row in rows]
-        return in_fetch_order(claimed, lowest_first=lowest_first)
+        return in_fetch_order(claimed, begin_with)
 
     def finish(
         self, queue: str, settlements: Sequence[Settlement], *, now: datetime, who: str

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from remuda.lifecycle import State
+from remuda.message import priorities_from
 from remuda.stores.contract import Delivery, Settlement
 from remuda.stores.sql.dialect import Claimed
 from remuda.stores.sql.steps import Row
@@ -86,11 +87,15 @@ def read_claimed(row: Row, *, lease: int, now: datetime, moment: Callable[[Any],
     return Claimed(delivery, _STATES[left], since)
 
 
-def in_fetch_order(claimed: list[Claimed], *, lowest_first: bool) -> list[Claimed]:
+def in_fetch_order(claimed: list[Claimed], begin_with: int | None) -> list[Claimed]:
     """By priority, then by `next_attempt_at`, then as they were added."""
-    sign = 1 if lowest_first else -1
+    place = {priority: at for at, priority in enumerate(priorities_from(begin_with))}
     claimed.sort(
-        key=lambda each: (sign * each.delivery.priority, each.delivery.next_attempt_at, each.delivery.key)
+        key=lambda each: (
+            place[each.delivery.priority],
+            each.delivery.next_attempt_at,
+            each.delivery.key,
+        )
     )
     return claimed
 

@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy import ColumnElement, func, select
 
 from remuda.lifecycle import State
-from remuda.message import PRIORITIES
+from remuda.message import priorities_from
 from remuda.stores.contract import Delivery, EncodedJob, Settlement, Suspects
 from remuda.stores.sql.dialect import Claimed, Dialect, KeptResult, Recovered
 from remuda.stores.sql.moments import milliseconds
@@ -201,13 +201,13 @@ class SqliteDialect(Dialect):
         lease_expires_at: datetime,
         who: str,
         suspects: Suspects,
-        lowest_first: bool,
+        begin_with: int | None,
     ) -> Steps[list[Claimed]]:
         if (yield Raw(_PAUSED, (queue,))):
             return []
         moment = text_of(now)
         claimed: list[Claimed] = []
-        for priority in reversed(PRIORITIES) if lowest_first else PRIORITIES:
+        for priority in priorities_from(begin_with):
             rows = yield Raw(_DUE, (queue, priority, moment, *suspects, limit - len(claimed)))
             claimed += [read_claimed(row, lease=lease, now=now, moment=moment_of) for row in rows]
             if len(claimed) >= limit:

@@ -255,7 +255,7 @@ class SqlStore(Store):
         lease: timedelta,
         who: str,
         suspects: Suspects = NO_SUSPECTS,
-        lowest_first: bool = False,
+        begin_with: int | None = None,
     ) -> list[Delivery]:
         await self._ready()
         now = self.now()
@@ -268,7 +268,7 @@ class SqlStore(Store):
                 lease_for=lease,
                 who=who,
                 suspects=suspects,
-                lowest_first=lowest_first,
+                begin_with=begin_with,
             ),
             one_statement=self.dialect.records_by_itself,
         )

@@ -2,7 +2,9 @@
 -- Answers the entries found (per level), and where the streams end if that was all there is.
 local limit, consumer, who = number_arg(), arg(), arg()
 local lease_until = arg()
-local delivered, only, lowest_first, can_claim = number_arg(), arg() == '1', arg() == '1', arg() == '1'
+local delivered, only, can_claim = number_arg(), arg() == '1', arg() == '1'
+local order = {} -- of the streams
+for i = 1, LAST_STREAM - FIRST_STREAM + 1 do order[i] = number_arg() end
 local careful = delivered < 2147483647 -- suspects are told apart
 
 if redis.call('HEXISTS', meta, 'paused') == 1 then return { {}, {} } end
@@ -156,8 +158,7 @@ local function take_new(index, stream, flat)
   end
 end
 
-for step = FIRST_STREAM, LAST_STREAM do
-  local index = lowest_first and (FIRST_STREAM + LAST_STREAM - step) or step
+for _, index in ipairs(order) do
   local stream = KEYS[index]
   if found < limit and redis.call('EXISTS', stream) == 1 then
     local flat = {}
