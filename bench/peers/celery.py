@@ -35,7 +35,8 @@ class CeleryPeer(Peer):
 
     def settings(self, measure: str, variant: str) -> dict[str, Any]:
         return {
-            "pool": "solo",
+            "pool": "threads",
+            "concurrency": 2,
             "worker_prefetch_multiplier": 100,
             "task_acks_late": variant != "acks-early",
             "task_ignore_result": True,
@@ -76,7 +77,7 @@ class CeleryPeer(Peer):
         worker: Any = WorkController(
             app,
             pool_cls=self.tune["pool"],
-            concurrency=1,
+            concurrency=self.tune["concurrency"],
             without_gossip=True,
             without_mingle=True,
             without_heartbeat=True,

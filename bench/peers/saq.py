@@ -85,7 +85,7 @@ class Saq(Peer):
             [("noop", noop)],
             concurrency=self.tune["concurrency"],
             dequeue_timeout=self.tune["dequeue_timeout"],
-            shutdown_grace_period_s=5,
+            shutdown_grace_period_s=2,  # its timers never end by themselves
         )
         await queue.connect()
         running = asyncio.create_task(worker.start())

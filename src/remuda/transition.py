@@ -59,6 +59,11 @@ def from_ms(moment_ms: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=moment_ms)
 
 
+def between_ms(start: datetime, end: datetime) -> int:
+    """Whole milliseconds from `start` to `end`; never negative, for clocks differ a little."""
+    return max(0, (end - start) // _MILLISECOND)
+
+
 class Batch(msgspec.Struct, kw_only=True):
     """Transitions that are about to be written together, as columns.
 

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from remuda.lifecycle import State
 from remuda.stores.contract import Delivery, EncodedJob, Settlement
-from remuda.transition import Batch
-
-_MILLISECOND = timedelta(milliseconds=1)
-
-
-def between_ms(since: datetime, now: datetime) -> int:
-    """Whole milliseconds from one moment to a later one; clocks that disagree give nought."""
-    return max(0, (now - since) // _MILLISECOND)
+from remuda.transition import Batch, between_ms
 
 
 def added(jobs: Sequence[EncodedJob], *, now: datetime, who: str) -> Batch:
@@ -43,7 +36,9 @@ def settled(settlements: Sequence[Settlement], state: State, *, now: datetime, w
     )
 
 
-def released(deliveries: Sequence[Delivery], *, reason: str, now: datetime, who: str) -> Batch:
+def released(
+    deliveries: Sequence[Delivery], *, counted: bool, deferred: bool, now: datetime, who: str
+) -> Batch:
     return Batch(
         messages=[each.id for each in deliveries],
         left=State.PROCESSING,
@@ -51,6 +46,6 @@ def released(deliveries: Sequence[Delivery], *, reason: str, now: datetime, who:
         at=now,
         dwell_ms=[between_ms(each.acquired_at, now) for each in deliveries],
         attempt=[each.attempts for each in deliveries],
-        reason=reason,
+        reason="rate_limited" if deferred else "cancelled_at_stop" if counted else "unstarted",
         who=who,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from remuda.lifecycle import State
@@ -16,9 +16,8 @@ log = logging.getLogger("remuda.worker")
 class Holdings:
     """What is held, and what was lost of it. A delivery that is lost is somebody else's by now."""
 
-    def __init__(self, counts: Counts, now: Callable[[], datetime]) -> None:
+    def __init__(self, counts: Counts) -> None:
         self._counts = counts
-        self._now = now
         self._held: dict[int, Delivery] = {}
 
     def take_in(self, deliveries: Iterable[Delivery]) -> None:
@@ -44,9 +43,8 @@ class Holdings:
             delivery.lost = True
             self._counts.lost += 1
 
-    def still_ours(self, unit: list[Delivery]) -> list[Delivery]:
+    def still_ours(self, unit: list[Delivery], now: datetime) -> list[Delivery]:
         """Those of a unit that may be started: not lost, and with their lease not run out unnoticed."""
-        now = self._now()
         if len(unit) == 1 and not unit[0].lost and unit[0].leased_until > now:
             return unit
         kept = [each for each in unit if not each.lost and each.leased_until > now]

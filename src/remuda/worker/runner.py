@@ -71,13 +71,11 @@ class Runner:
         thread = self._threads.get(task)
         return thread is not None and not thread.done()
 
-    async def run_one(self, delivery: Delivery) -> None:
+    async def run_one(self, delivery: Delivery, handler: Handler | None, started_at: datetime) -> None:
         """From a delivery to an outcome in the settler's hands."""
-        job = self._open(delivery)
+        job = self._open(delivery, started_at)
         if job is None:
             return
-        handler = self._handlers.find(delivery.name)
-        started_at = self._now()
         if handler is None:
             self._settle(delivery, job, started_at, self._handlers.missing(delivery.name), None)
             return
@@ -99,8 +97,8 @@ class Runner:
 
     async def run_batch(self, handler: Handler, deliveries: list[Delivery]) -> None:
         """A batch handler with all that can be read; each delivery gets an outcome of its own."""
-        opened = [(each, job) for each in deliveries if (job := self._open(each)) is not None]
         started_at = self._now()
+        opened = [(each, job) for each in deliveries if (job := self._open(each, started_at)) is not None]
         if self._options.ack_policy is AckPolicy.ACK_FIRST:
             acked = await asyncio.gather(*(self._ack_first(each, started_at) for each, _ in opened))
             opened = [pair for pair, held in zip(opened, acked, strict=True) if held]
@@ -114,11 +112,11 @@ class Runner:
             else:
                 self._settle(delivery, job, started_at, error, None)
 
-    def _open(self, delivery: Delivery) -> Job | None:
+    def _open(self, delivery: Delivery, now: datetime) -> Job | None:
         """The job of a delivery; None when it has met its end unheard."""
         ended = unheard(
             delivery,
-            now=self._now(),
+            now=now,
             max_deliveries=self._options.max_deliveries,
             max_payload_bytes=self._options.max_payload_bytes,
         )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from remuda.backoff import Backoff
@@ -50,7 +51,7 @@ class Shift:
         self.stopping = asyncio.Event()
         self._at_once = asyncio.Event()
         self._executor = ThreadPoolExecutor(worker.options.concurrency, thread_name_prefix="remuda-handler")
-        self._holdings = Holdings(worker.counts, self._store.now)
+        self._holdings = Holdings(worker.counts)
         self._intake = Intake(self._store, self._queue, self._who, self._options, worker.fairness)
         self._settler = Settler(
             self._store,
@@ -136,7 +137,9 @@ class Shift:
             self._accept(deliveries)
             settling = asyncio.create_task(self._settler.run())
             while self._buffered:
-                await self._run(self._take(self._units.popleft()))
+                unit = self._take(self._units.popleft(), self._store.now())
+                if unit:
+                    await self._running_of(unit, self._store.now())
             settling.cancel()
             await asyncio.wait({settling})
             while self._settler.unwritten:
@@ -250,10 +253,13 @@ class Shift:
             next_unit = self._units.popleft()
             if next_unit is None:
                 return
-            unit = self._take(next_unit)
+            now = self._store.now()
+            unit = self._take(next_unit, now)
+            if not unit:
+                continue
             self._running[task] = unit
             try:
-                await self._run(unit)
+                await self._running_of(unit, now)
             except asyncio.CancelledError:
                 if self.stopping.is_set() or not all(each.lost for each in unit):
                     raise  # its deliveries stay in `_running` for the drain to give back
@@ -265,32 +271,28 @@ class Shift:
             del self._running[task]
             self._someone_finished.set()
 
-    def _take(self, unit: list[Delivery] | None) -> list[Delivery]:
+    def _take(self, unit: list[Delivery] | None, now: datetime) -> list[Delivery]:
         """Out of the buffer, less what was lost while it waited there."""
         if unit is None:
             return []
         self._buffered -= len(unit)
         if not self._room.is_set():
             self._room.set()
-        kept = self._holdings.still_ours(unit)
+        kept = self._holdings.still_ours(unit, now)
         if not kept and unit[0] is self._intake.suspect:
             self._intake.end_suspect()
         return kept
 
-    async def _run(self, unit: list[Delivery]) -> None:
-        if not unit:
-            return
-        if unit[0] is self._intake.suspect:
-            await self._run_alone(unit)
-        else:
-            await self._run_unit(unit)
+    # Not async themselves: every job would pay for another coroutine.
 
-    async def _run_unit(self, unit: list[Delivery]) -> None:
+    def _running_of(self, unit: list[Delivery], now: datetime) -> Coroutine[Any, Any, None]:
+        return self._run_alone(unit) if unit[0] is self._intake.suspect else self._run_of(unit, now)
+
+    def _run_of(self, unit: list[Delivery], now: datetime) -> Coroutine[Any, Any, None]:
         handler = self._handlers.find(unit[0].name)
         if handler is not None and handler.batch is not None:
-            await self._runner.run_batch(handler, unit)
-        else:
-            await self._runner.run_one(unit[0])
+            return self._runner.run_batch(handler, unit)
+        return self._runner.run_one(unit[0], handler, now)
 
     async def _run_alone(self, unit: list[Delivery]) -> None:
         """Nothing else runs meanwhile: whatever happens to this process, it was this job's doing."""
@@ -300,7 +302,7 @@ class Shift:
             while any(each is not task for each in self._running):
                 self._someone_finished.clear()
                 await self._someone_finished.wait()
-            await self._run_unit(unit)
+            await self._run_of(unit, self._store.now())
             # Written before anything else may go wrong: it will not be delivered once more.
             while unit[0] in self._holdings and self._settler.unwritten:
                 await self._settler.flush()
@@ -349,7 +351,7 @@ class Shift:
     def _unstarted(self) -> list[Delivery]:
         found: list[Delivery] = []
         while self._units:
-            found += self._take(self._units.popleft())
+            found += self._take(self._units.popleft(), self._store.now())
         return found
 
     async def _wait_for_handlers(self, runners: list[asyncio.Task[None]]) -> None:

@@ -494,13 +494,12 @@ def release_arguments(
 ) -> list[Argument]:
     """What `release.lua` takes, for deliveries with the moments until which they wait, or None for all."""
     waits = any(until is not None for _, until in sorted_.items)
-    reason = "rate_limited" if waits else "cancelled_at_stop" if counted else "unstarted"
     arguments: list[Argument] = [*sorted_.arguments, "1" if has_ackdel else "0", "1" if waits else "0"]
     if not waits:
         arguments += [each.key.count - (not counted) for each, _ in sorted_.items]
     arguments += sorted_.ended_holds()
     told = [each for each, _ in sorted_.items]
-    arguments += recorded([recording.released(told, reason=reason, now=now, who=who)])
+    arguments += recorded([recording.released(told, counted=counted, deferred=waits, now=now, who=who)])
     for each, until in sorted_.items:
         if until is not None:
             arguments += _deferred(each, until, now, counted)

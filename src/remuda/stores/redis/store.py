@@ -53,7 +53,7 @@ from remuda.stores.redis.waking import StreamWakeup
 from remuda.stores.redis.wire import from_us, to_us
 
 COLD_CHUNK = 500
-ADDED_AT_ONCE = 200_000  # a server takes about a million arguments in one command
+ADDED_AT_ONCE = 100_000  # a server takes about a million arguments in one command, and a job up to eight
 RECOVERED_AT_ONCE = 500
 FORGET_CONSUMERS_AFTER = timedelta(hours=1)
 DEFAULT_TRAIL_MAX = 1_000_000
@@ -97,7 +97,7 @@ class RedisStore(Store):
     def now(self) -> datetime:
         if self._clock is not None:
             return self._clock.now()
-        return datetime.now(UTC) + self._clock_offset
+        return datetime.now(UTC) + self._clock_offset if self._clock_offset else datetime.now(UTC)
 
     async def open(self) -> Capabilities:
         if self._capabilities is not None:

@@ -258,7 +258,6 @@ def _policy(attempts: int, backoff: Any) -> RetryPolicy:
     cap = _DEFAULT_CAP if cap_ms is None else timedelta(milliseconds=min(cap_ms, _UNLIMITED_MS))
     jitter = _DEFAULT_JITTER if jitter_ms is None else timedelta(milliseconds=jitter_ms)
     if kind == "fixed":
-        cap = delay if cap_ms is None else cap
         return Constant(every=delay, cap=cap, jitter=jitter, max_attempts=attempts)
     # A kind that it does not know is an exponential to it, too.
     return Exponential(

@@ -12,11 +12,11 @@ from remuda.lifecycle import State
 from remuda.message import DeadLetter, DeadLetterFilter
 from remuda.stores.sql.dialect import Dialect
 from remuda.stores.sql.inspection import dead_letter_columns, dead_letter_from
-from remuda.stores.sql.moments import aware, between_ms, naive
+from remuda.stores.sql.moments import aware, naive
 from remuda.stores.sql.schema import StoredState, archive, message
 from remuda.stores.sql.steps import Row, Steps
 from remuda.stores.sql.upkeep import by_public_ids
-from remuda.transition import Batch
+from remuda.transition import Batch, between_ms
 
 UNKNOWN_REASON = "unknown"  # a foreign program archived it and said nothing
 

@@ -25,10 +25,5 @@ def aware_or_none(moment: datetime | None) -> datetime | None:
     return None if moment is None else moment.replace(tzinfo=UTC)
 
 
-def between_ms(start: datetime, end: datetime) -> int:
-    """Whole milliseconds from `start` to `end`; never negative, for clocks differ a little."""
-    return max(0, (end - start) // _MILLISECOND)
-
-
 def milliseconds(duration: timedelta | None) -> int | None:
     return None if duration is None else duration // _MILLISECOND

@@ -7,18 +7,16 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from remuda.errors import QueueFullError
 from remuda.lifecycle import State
-from remuda.stores.contract import Delivery, EncodedJob, Settlement, Suspects
+from remuda.stores import recording
+from remuda.stores.contract import Delivery, EncodedJob, Settlement, Suspects, queue_full
 from remuda.stores.sql.dialect import Dialect, KeptResult
-from remuda.stores.sql.moments import between_ms
 from remuda.stores.sql.steps import Steps
-from remuda.transition import MAX_PER_ENTRY, Batch
+from remuda.transition import MAX_PER_ENTRY, Batch, between_ms
 
 T = TypeVar("T")
 
 LEASE_EXPIRED = "lease_expired"
-RATE_LIMITED = "rate_limited"
 
 
 def add(
@@ -26,12 +24,12 @@ def add(
 ) -> Steps[list[bool]]:
     """Insert, and record what is new."""
     if dialect.inserts_at_once(jobs):
-        yield from dialect.insert_recorded(queue, jobs, _added(jobs, now, who), now=now)
+        yield from dialect.insert_recorded(queue, jobs, recording.added(jobs, now=now, who=who), now=now)
         return [True] * len(jobs)
     new = yield from dialect.insert(queue, jobs, now=now)
     added = jobs if all(new) else [job for job, is_new in zip(jobs, new, strict=True) if is_new]
     if added:
-        yield from dialect.record(queue, _added(added, now, who))
+        yield from dialect.record(queue, recording.added(added, now=now, who=who))
     return new
 
 
@@ -52,35 +50,16 @@ def add_bounded(
     live = yield from dialect.count_live(queue, at_most=max_live, alone=alone)
     for_certain = sum(not job.unique for job in jobs)
     if for_certain and live + for_certain > max_live:
-        raise _full(queue, live, for_certain, max_live)
+        raise queue_full(queue, live=live, more=for_certain, max_live=max_live)
     new = yield from dialect.insert(queue, jobs, now=now)
     added = [job for job, is_new in zip(jobs, new, strict=True) if is_new]
     if added and live + len(added) > max_live:
         # Said in so many words, for a caller may go on with its transaction.
         yield from dialect.take_back(queue, [job.id for job in added])
-        raise _full(queue, live, len(added), max_live)
+        raise queue_full(queue, live=live, more=len(added), max_live=max_live)
     if added:
-        yield from dialect.record(queue, _added(added, now, who))
+        yield from dialect.record(queue, recording.added(added, now=now, who=who))
     return new
-
-
-def _full(queue: str, live: int, more: int, max_live: int) -> QueueFullError:
-    holds = f"{live:,}" if live < max_live else f"{live:,} or more"
-    return QueueFullError(
-        f"the queue {queue!r} is full: {holds} of its jobs have not ended, and max_live is {max_live:,}; "
-        f"{more:,} more were to be added, and none was"
-    )
-
-
-def _added(jobs: Sequence[EncodedJob], now: datetime, who: str) -> Batch:
-    return Batch(
-        messages=[job.id for job in jobs],
-        left=None,
-        entered=State.PENDING,
-        at=now,
-        who=who,
-        name=[job.name for job in jobs],
-    )
 
 
 def fetch(
@@ -143,7 +122,7 @@ def settle(
                 told = [each for each in same if each.delivery.key in done]
                 lost.update(id(each) for each in same if each.delivery.key not in done)
             if told and not (state is State.COMPLETED and dialect.records_by_itself):
-                yield from dialect.record(queue, _settled(told, state, now, who))
+                yield from dialect.record(queue, recording.settled(told, state, now=now, who=who))
             # By id: a foreign message's number may be another job's own id.
             results = {each.delivery.id: _result(each, now) for each in told if each.result is not None}
             if results:
@@ -180,21 +159,6 @@ def _once_each(items: Sequence[T], key: Callable[[T], Any]) -> list[list[T]]:
     return [list(part.values()) for part in parts]
 
 
-def _settled(settlements: list[Settlement], state: State, now: datetime, who: str) -> Batch:
-    # What was fetched together shares one moment, so few of them have to be reckoned.
-    spent = {each: between_ms(each, now) for each in {each.delivery.acquired_at for each in settlements}}
-    return Batch(
-        messages=[each.delivery.id for each in settlements],
-        left=State.PROCESSING,
-        entered=state,
-        at=now,
-        dwell_ms=[spent[each.delivery.acquired_at] for each in settlements],
-        attempt=[each.delivery.attempts + (each.started_at is not None) for each in settlements],
-        reason=None if state is State.COMPLETED else [each.reason for each in settlements],
-        who=who,
-    )
-
-
 def extend(
     dialect: Dialect, deliveries: Sequence[Delivery], *, now: datetime, lease_for: timedelta
 ) -> Steps[list[Delivery]]:
@@ -226,23 +190,8 @@ def release(
     if told:
         yield from dialect.record(
             queue,
-            Batch(
-                messages=[each.id for each in told],
-                left=State.PROCESSING,
-                entered=State.PENDING,
-                at=now,
-                dwell_ms=[between_ms(each.acquired_at, now) for each in told],
-                attempt=[each.attempts for each in told],
-                reason=_why_released(counted, until),
-                who=who,
-            ),
+            recording.released(told, counted=counted, deferred=until is not None, now=now, who=who),
         )
-
-
-def _why_released(counted: bool, until: Sequence[datetime] | None) -> str:
-    if until is not None:
-        return RATE_LIMITED
-    return "cancelled_at_stop" if counted else "unstarted"
 
 
 def recover(

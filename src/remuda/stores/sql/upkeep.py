@@ -10,11 +10,11 @@ from sqlalchemy import ColumnElement, Select, delete, insert, or_, select, updat
 
 from remuda.lifecycle import State
 from remuda.stores.sql.dialect import Dialect
-from remuda.stores.sql.moments import aware, between_ms, naive
+from remuda.stores.sql.moments import aware, naive
 from remuda.stores.sql.schema import StoredState, message
 from remuda.stores.sql.schema import queue as queue_table
 from remuda.stores.sql.steps import Row, Steps
-from remuda.transition import Batch
+from remuda.transition import Batch, between_ms
 
 _MAIN = message.c
 
