@@ -26,7 +26,7 @@ class BullMQ(Peer):
     packages = ("bullmq", "redis", "hiredis")
 
     def settings(self, measure: str, variant: str) -> dict[str, Any]:
-        return {"concurrency": 50, "removeOnComplete": True}
+        return {"concurrency": 10, "removeOnComplete": True}
 
     async def create(self) -> None:
         """There is nothing to make."""

@@ -35,8 +35,8 @@ class CeleryPeer(Peer):
 
     def settings(self, measure: str, variant: str) -> dict[str, Any]:
         return {
-            "pool": "threads",
-            "concurrency": 2,
+            "pool": "solo",
+            "concurrency": 1,
             "worker_prefetch_multiplier": 100,
             "task_acks_late": variant != "acks-early",
             "task_ignore_result": True,

@@ -32,7 +32,7 @@ class Dramatiq(Peer):
 
     def settings(self, measure: str, variant: str) -> dict[str, Any]:
         return {
-            "worker_threads": 4,
+            "worker_threads": 16,
             "queue_prefetch": 100,
             "worker_timeout_ms": 5 if measure == "latency" else 100,
         }

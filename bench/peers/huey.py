@@ -30,11 +30,12 @@ class HueyPeer(Peer):
     packages = ("huey",)
 
     def settings(self, measure: str, variant: str) -> dict[str, Any]:
-        # One thread: on SQLite they share a connection and its lock, on Redis they had only the GIL to share.
-        settings = {"results": False, "workers": 1, "worker_type": "thread"}
+        settings = {"results": False, "worker_type": "thread"}
         if self._on_redis:
-            return settings | {"blocking": True}  # an idle worker is woken by the server
+            return settings | {"workers": 4, "blocking": True}  # idle ones are woken by the server
         return settings | {
+            # One: threads share one connection and its lock, processes contend for the file's.
+            "workers": 1,
             "journal_mode": "wal",
             "synchronous": "normal",  # as the others; Huey itself offers full and off
             # It polls, backing off while the queue is empty.

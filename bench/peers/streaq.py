@@ -34,8 +34,8 @@ class Streaq(Peer):
 
     def settings(self, measure: str, variant: str) -> dict[str, Any]:
         return {
-            "concurrency": 64,
-            "prefetch": 64,
+            "concurrency": 16,
+            "prefetch": 16,
             "serializer": "msgpack",
             "ttl": 0,  # no result is kept
             "silent": True,

@@ -51,7 +51,7 @@ class Taskiq(Peer):
             "xread_count": 100,
             # By default the lock of a worker that was stopped while it held it keeps all others waiting.
             "unacknowledged_lock_timeout": 1,
-            "pool": 20,
+            "pool": 100,
             "serializer": "orjson",
             "validate_params": False,
             "adds_at_once": 20,

@@ -218,9 +218,37 @@ def _closing(made: Remuda) -> Iterator[Remuda]:
 
 
 @pytest.fixture
-def remuda(sql_store_url: str, tmp_path: Path) -> Iterator[Remuda]:
+def remuda(store_url: str, tmp_path: Path) -> Iterator[Remuda]:
     """The command on a fresh store, once for each kind."""
+    with _closing(Remuda(store_url, tmp_path)) as made:
+        yield made
+
+
+@pytest.fixture
+def on_tables(sql_store_url: str, tmp_path: Path) -> Iterator[Remuda]:
+    """The command on a fresh store in a database, once for each kind."""
     with _closing(Remuda(sql_store_url, tmp_path)) as made:
+        yield made
+
+
+@pytest.fixture
+def on_redis(redis_store_url: str, tmp_path: Path) -> Iterator[Remuda]:
+    """The command on a fresh store on Redis or Valkey, once for each kind."""
+    with _closing(Remuda(redis_store_url, tmp_path)) as made:
+        yield made
+
+
+@pytest.fixture
+def on_valkey(valkey_url: str, tmp_path: Path) -> Iterator[Remuda]:
+    """The command on Valkey."""
+    with _closing(Remuda(valkey_url, tmp_path)) as made:
+        yield made
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> Iterator[Remuda]:
+    """The command on a private server that is not there yet."""
+    with _closing(Remuda(f"valkey+embedded:///{tmp_path}/data", tmp_path)) as made:
         yield made
 
 

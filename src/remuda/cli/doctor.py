@@ -7,14 +7,14 @@ import statistics
 import time
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
 from remuda.cli import output
 from remuda.cli.exits import ExitCode, run
 from remuda.cli.findings import Finding, Level, ok, problem, warning
-from remuda.cli.opening import check_file, given, opening, sql_store
+from remuda.cli.opening import check_there, given, opening, sql_store
 from remuda.cli.options import AsJson, Url
 from remuda.cli.output import Cell
 from remuda.errors import SchemaError
@@ -34,6 +34,8 @@ _WAKES = {
     "notify": "the server tells idle workers of new jobs",
     "watch": "idle workers look at the file's version, every few milliseconds",
     "poll": "idle workers look for due jobs, every 20 to 200 ms",
+    "redis": "idle workers wait on the streams, and the server answers when there is a job (XREAD)",
+    "valkey": "idle workers wait on the streams, and the server answers when there is a job (XREAD)",
 }
 
 
@@ -53,23 +55,33 @@ def doctor(url: Url = None, as_json: AsJson = False) -> None:
         raise typer.Exit(ExitCode.ERROR)
 
 
+class Examined(NamedTuple):
+    """What only one family of stores can say."""
+
+    schema: dict[str, Any]
+    trips: list[float]
+    findings: list[Finding]
+
+
 async def _examine(url: str) -> dict[str, Any]:
-    check_file(url)
+    check_there(url)
     store = open_store(url)
     sql = sql_store(store)
     try:
         with opening(store):
             capabilities = await (store.open() if sql is None else sql.open_unchecked())
         offset = store.now() - datetime.now(UTC)
-        trips = await _round_trips(store, sql)
-        schema = {"ok": True} if sql is None else await sql.run_sync(_schema)
-        findings = [_python(), _schema_finding(schema), _clock(offset), _wake(capabilities), _latency(trips)]
-        if sql is not None:
-            from remuda.cli.sql_findings import look_into
-
-            findings += await look_into(sql, url)
+        examined = await (_examine_redis(store, url) if sql is None else _examine_sql(sql, url))
     finally:
         await store.close()
+    findings = [
+        _python(),
+        _schema_finding(examined.schema),
+        _clock(offset),
+        _wake(capabilities),
+        _latency(examined.trips),
+        *examined.findings,
+    ]
     return {
         "ok": all(each.level is not Level.PROBLEM for each in findings),
         "store": store.url,
@@ -77,25 +89,28 @@ async def _examine(url: str) -> dict[str, Any]:
         "version": capabilities.version,
         "wake": capabilities.wake,
         "transactional": capabilities.transactional,
-        "schema": schema,
+        "features": capabilities.features,
+        "schema": examined.schema,
         "clock_offset_seconds": offset.total_seconds(),
-        "round_trip_seconds": statistics.median(trips),
+        "round_trip_seconds": statistics.median(examined.trips),
         "python": platform.python_version(),
         "uvloop": find_spec("uvloop") is not None,
         "findings": findings,
     }
 
 
-async def _round_trips(store: Store, sql: SqlStore | None) -> list[float]:
-    """How long the store takes to answer, several times."""
-    if sql is not None:
-        return await sql.run_sync(_ask_often)
-    trips = []
-    for _ in range(ROUND_TRIPS):
-        began = time.perf_counter()
-        await store.queues()
-        trips.append(time.perf_counter() - began)
-    return trips
+async def _examine_sql(store: SqlStore, url: str) -> Examined:
+    from remuda.cli.sql_findings import look_into
+
+    trips = await store.run_sync(_ask_often)
+    return Examined(await store.run_sync(_schema), trips, await look_into(store, url))
+
+
+async def _examine_redis(store: Store, url: str) -> Examined:
+    from remuda.cli.redis_findings import look_into
+
+    found, trips = await look_into(store, url, ROUND_TRIPS)
+    return Examined({"ok": True, "version": None, "wanted": None, "trouble": None}, trips, found)
 
 
 def _ask_often(connection: Connection) -> list[float]:
@@ -129,8 +144,8 @@ def _schema(connection: Connection) -> dict[str, Any]:
 
 
 def _schema_finding(schema: dict[str, Any]) -> Finding:
-    if "version" not in schema:
-        return ok("tables", "this store has none")
+    if schema["wanted"] is None:
+        return ok("tables", "this store needs none")
     if schema["ok"]:
         return ok("tables", f"version {schema['version']}, complete")
     remedy = "remuda init" if schema["version"] is None else "remuda migrate"
@@ -156,7 +171,7 @@ def _clock(offset: timedelta) -> Finding:
 
 
 def _wake(capabilities: Capabilities) -> Finding:
-    told = _WAKES.get(capabilities.wake, capabilities.wake)
+    told = _WAKES.get(capabilities.backend) or _WAKES.get(capabilities.wake, capabilities.wake)
     if capabilities.wake == "poll":
         return warning(
             "wake-up",

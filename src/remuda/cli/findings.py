@@ -29,9 +29,11 @@ def ok(check: str, message: str) -> Finding:
     return Finding(Level.OK, check, message)
 
 
-def unknown(check: str, message: str) -> Finding:
+def unknown(
+    check: str, message: str, suggestion: str = "let this user read the server's statistics and settings"
+) -> Finding:
     """It could not be looked at."""
-    return Finding(Level.UNKNOWN, check, message, "let this user read the server's statistics and settings")
+    return Finding(Level.UNKNOWN, check, message, suggestion)
 
 
 def warning(check: str, message: str, suggestion: str) -> Finding:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from remuda.stores.contract import Store
     from remuda.stores.sql.store import SqlStore
 
+_NO_ENTRY = ("NOAUTH", "WRONGPASS")  # what Redis says of a wrong password
+
 
 def given(url: str | None) -> str:
     """The URL, or an error that says where to put one."""
@@ -28,7 +30,7 @@ def given(url: str | None) -> str:
 
 @contextlib.asynccontextmanager
 async def opened_store(url: str | None, *, create: bool = False) -> AsyncIterator[Store]:
-    """An open store with tables that are as they should be; made if they are missing, and `create`.
+    """An open store; one with tables has them as they should be, made if they are missing and `create`.
 
     What only looks must not leave an empty store behind because a name was mistyped.
     """
@@ -62,11 +64,11 @@ async def opened_queue(
 
 async def open_existing(store: Store, url: str) -> None:
     """Open without making anything; errors say what is missing."""
+    check_there(url)
     sql = sql_store(store)
     if sql is None:
         await store.open()
         return
-    check_file(url)
     await sql.open_unchecked()
     await sql.run_sync(_check_tables)
 
@@ -81,7 +83,7 @@ def _check_tables(connection: Connection) -> None:
 
 def sql_store(store: Store) -> SqlStore | None:
     """The store, if it has tables."""
-    if store.url.partition("://")[0].partition("+")[0] not in SQL_SCHEMES:
+    if _family(store.url) not in SQL_SCHEMES:
         return None
     from remuda.stores.sql.store import SqlStore
 
@@ -90,20 +92,37 @@ def sql_store(store: Store) -> SqlStore | None:
 
 def sqlite_file(url: str) -> Path | None:
     """The file of an SQLite store; None for one in memory, and for other stores."""
+    if _family(url) != "sqlite":
+        return None
     from sqlalchemy.engine import make_url
 
-    made = make_url(url)
-    database = made.database if made.get_backend_name() == "sqlite" else None
+    database = make_url(url).database
     if not database or database == ":memory:" or database.startswith("file:"):
         return None
     return Path(database)
 
 
-def check_file(url: str) -> None:
-    """Opening an SQLite file that is not there would make it."""
+def embedded_folder(url: str) -> Path | None:
+    """The folder of an embedded server; None for other stores."""
+    if not url.lower().startswith("valkey+embedded://"):
+        return None
+    from remuda.stores.redis.urls import parse
+
+    return Path(parse(url).path or "")
+
+
+def check_there(url: str) -> None:
+    """Opening a file or a folder that is not there would make it."""
     path = sqlite_file(url)
     if path is not None and not path.exists():
         raise StoreUnavailableError(f"there is no file {path}; `remuda init` makes it")
+    folder = embedded_folder(url)
+    if folder is not None and not (folder / "appendonlydir").exists():
+        raise StoreUnavailableError(f"there is no store in the folder {folder}; `remuda init` makes one")
+
+
+def _family(url: str) -> str:
+    return url.partition("://")[0].partition("+")[0].lower()
 
 
 @contextlib.contextmanager
@@ -111,7 +130,9 @@ def opening(store: Store) -> Iterator[None]:
     """What a driver says about a wrong password or an unknown database, as an error of ours."""
     try:
         yield
-    except RemudaError:
+    except RemudaError as error:
+        if getattr(error, "code", None) in _NO_ENTRY:
+            raise StoreUnavailableError(str(error)) from error
         raise
     except Exception as error:
         origin = getattr(error, "orig", None) or error

@@ -47,7 +47,7 @@ Url = Annotated[
         "-u",
         envvar="REMUDA_URL",
         metavar="URL",
-        help="The store: sqlite:///app.db, postgresql://…, mysql://…",
+        help="The store: sqlite:///app.db, postgresql://…, mysql://…, redis://…, valkey+embedded:///data",
         show_default=False,
     ),
 ]

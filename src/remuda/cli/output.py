@@ -102,6 +102,14 @@ def plural(count: int, noun: str, nouns: str | None = None) -> str:
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
 
 
+def size(count: int) -> str:
+    """`200 bytes`, `1.5 MiB`."""
+    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if count >= 2**power:
+            return f"{count / 2**power:,.1f} {unit}"
+    return f"{count} bytes"
+
+
 def console(*, stderr: bool = False) -> Console:
     """The terminal. Made for each use, for the streams may have been replaced."""
     from rich.console import Console

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from remuda.cli import output
 from remuda.cli.exits import run
-from remuda.cli.opening import check_file, given, opening, sql_store
+from remuda.cli.opening import check_there, given, opening, sql_store
 from remuda.cli.options import AsJson, DryRun, Url
-from remuda.errors import ConfigurationError, SchemaError
+from remuda.errors import SchemaError
 from remuda.stores import open_store
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from remuda.stores.contract import Store
     from remuda.stores.sql.store import SqlStore
 
 
@@ -21,10 +22,13 @@ def init(url: Url = None, as_json: AsJson = False) -> None:
     """Make the tables. Where they are there already, they are checked and nothing is changed.
 
     A queue also makes them at its first use; `init` is for setting up with the rights that takes.
+    On Redis and Valkey there are none: the server is reached and looked at, and that is all.
     """
     report = run(lambda: _init(given(url)))
     if as_json:
         output.emit(report)
+    elif report["version"] is None:
+        output.say(f"nothing to make: {report['store']} is there, and needs no tables")
     elif report["created"]:
         output.say(f"made the tables, version {report['version']}, in {report['store']}")
     else:
@@ -32,17 +36,33 @@ def init(url: Url = None, as_json: AsJson = False) -> None:
 
 
 async def _init(url: str) -> dict[str, Any]:
-    from remuda.stores.sql import migrations
-
-    store = _with_tables(url)
+    store = open_store(url)
+    sql = sql_store(store)
     try:
-        with opening(store):
-            await store.open_unchecked()
-        before = await store.run_on_schema(_made_if_missing)
-        version = await store.run_sync(migrations.installed_version)
+        if sql is None:
+            await _reach(store)
+            made: dict[str, Any] = {"created": False, "version": None}
+        else:
+            made = await _make_tables(sql)
     finally:
         await store.close()
-    return {"store": store.url, "created": before is None, "version": version}
+    return {"store": store.url, **made}
+
+
+async def _reach(store: Store) -> None:
+    """A store without tables is set up when it answers."""
+    with opening(store):
+        await store.open()
+
+
+async def _make_tables(store: SqlStore) -> dict[str, Any]:
+    from remuda.stores.sql import migrations
+
+    with opening(store):
+        await store.open_unchecked()
+    before = await store.run_on_schema(_made_if_missing)
+    version = await store.run_sync(migrations.installed_version)
+    return {"created": before is None, "version": version}
 
 
 def _made_if_missing(connection: Connection) -> int | None:
@@ -57,11 +77,18 @@ def migrate(url: Url = None, dry_run: DryRun = False, as_json: AsJson = False) -
     """Bring the tables to the version that this Remuda works with.
 
     Stop the workers first. Tables of the reference broker (version 0) keep their rows.
+    On Redis and Valkey there are none, and nothing is to be done.
     """
     report = run(lambda: _migrate(given(url), dry_run=dry_run))
     if as_json:
         output.emit(report)
-        return
+    elif report["wanted"] is None:
+        output.say(f"nothing to migrate: {report['store']} is there, and needs no tables")
+    else:
+        _show(report)
+
+
+def _show(report: dict[str, Any]) -> None:
     output.facts(
         [
             ("store", report["store"]),
@@ -71,7 +98,7 @@ def migrate(url: Url = None, dry_run: DryRun = False, as_json: AsJson = False) -
         ]
     )
     pending = ", ".join(map(str, report["pending"]))
-    if dry_run:
+    if report["dry_run"]:
         output.say(f"would apply: {pending or 'nothing'}")
     elif report["applied"]:
         output.say(f"applied: {pending}")
@@ -86,19 +113,32 @@ def _version_text(version: int | None) -> str:
 
 
 async def _migrate(url: str, *, dry_run: bool) -> dict[str, Any]:
-    from remuda.stores.sql import migrations
-
     if dry_run:
-        check_file(url)
-    store = _with_tables(url)
+        check_there(url)
+    store = open_store(url)
+    sql = sql_store(store)
     try:
-        with opening(store):
-            await store.open_unchecked()
-        report = await store.run_sync(_look)
-        applied = [] if dry_run else await store.run_on_schema(migrations.migrate)
+        if sql is None:
+            await _reach(store)
+            report: dict[str, Any] = {**_NO_TABLES, "applied": []}
+        else:
+            report = await _bring_up(sql, dry_run=dry_run)
     finally:
         await store.close()
-    return {"store": store.url, **report, "applied": applied, "dry_run": dry_run}
+    return {"store": store.url, **report, "dry_run": dry_run}
+
+
+_NO_TABLES: dict[str, Any] = {"before": None, "wanted": None, "pending": [], "missing": None}
+
+
+async def _bring_up(store: SqlStore, *, dry_run: bool) -> dict[str, Any]:
+    from remuda.stores.sql import migrations
+
+    with opening(store):
+        await store.open_unchecked()
+    report = await store.run_sync(_look)
+    applied = [] if dry_run else await store.run_on_schema(migrations.migrate)
+    return {**report, "applied": applied}
 
 
 def _look(connection: Connection) -> dict[str, Any]:
@@ -123,11 +163,3 @@ def _look(connection: Connection) -> dict[str, Any]:
         missing = str(error)
     pending = list(range(before + 1, SCHEMA_VERSION + 1))
     return {"before": before, "wanted": SCHEMA_VERSION, "pending": pending, "missing": missing}
-
-
-def _with_tables(url: str) -> SqlStore:
-    store = open_store(url)
-    sql = sql_store(store)
-    if sql is None:
-        raise ConfigurationError(f"the store {store.url} has no tables: there is nothing to set up")
-    return sql

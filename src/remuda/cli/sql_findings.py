@@ -13,6 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from remuda.cli.findings import Finding, ok, unknown, warning
 from remuda.cli.opening import sqlite_file
+from remuda.cli.output import size
 from remuda.cli.times import span
 from remuda.errors import StoreError
 from remuda.stores.sql.schema import message
@@ -114,13 +115,13 @@ def _file(path: Path) -> Iterator[Finding]:
     if wal.exists() and wal.stat().st_size > LARGE_WAL_BYTES:
         yield warning(
             "file",
-            f"the write-ahead log has {_size(wal.stat().st_size)}: a reader that stays open holds it back",
+            f"the write-ahead log has {size(wal.stat().st_size)}: a reader that stays open holds it back",
             "find the program that keeps a transaction open on this file",
         )
     free = shutil.disk_usage(path.parent).free
     if free < LITTLE_SPACE_BYTES:
-        yield warning("file", f"{_size(free)} are free on its disk", "make room, or prune ended jobs")
-    yield ok("file", f"{path}, {_size(path.stat().st_size)}{f', on {kind}' if kind else ''}")
+        yield warning("file", f"{size(free)} are free on its disk", "make room, or prune ended jobs")
+    yield ok("file", f"{path}, {size(path.stat().st_size)}{f', on {kind}' if kind else ''}")
 
 
 def filesystem_of(path: Path) -> str | None:
@@ -267,8 +268,8 @@ def _mysql_settings(connection: Connection) -> Iterator[Finding]:
     if int(value.get("max_allowed_packet", SMALL_PACKET_BYTES)) < SMALL_PACKET_BYTES:
         yield warning(
             "settings",
-            f"max_allowed_packet is {_size(int(value['max_allowed_packet']))}: large batches will be refused",
-            f"set it to {_size(SMALL_PACKET_BYTES)} or more",
+            f"max_allowed_packet is {size(int(value['max_allowed_packet']))}: large batches will be refused",
+            f"set it to {size(SMALL_PACKET_BYTES)} or more",
         )
     if int(value.get("wait_timeout", POOL_KEEPS_S)) < POOL_KEEPS_S:
         yield warning(
@@ -300,11 +301,11 @@ def _mysql_buffer_pool(connection: Connection) -> Iterator[Finding]:
     if used > pool:
         yield warning(
             "buffer pool",
-            f"{_size(int(used))} of tables, innodb_buffer_pool_size is {_size(pool)}: reads go to the disk",
+            f"{size(int(used))} of tables, innodb_buffer_pool_size is {size(pool)}: reads go to the disk",
             "raise it, or keep ended jobs for a shorter time (Worker(retention=…))",
         )
     else:
-        yield ok("buffer pool", f"{_size(int(used))} of tables, innodb_buffer_pool_size {_size(pool)}")
+        yield ok("buffer pool", f"{size(int(used))} of tables, innodb_buffer_pool_size {size(pool)}")
 
 
 def _mysql_transactions(connection: Connection) -> Iterator[Finding]:
@@ -336,10 +337,3 @@ def _mysql_transactions(connection: Connection) -> Iterator[Finding]:
 def _mysql_connections(connection: Connection) -> Iterator[Finding]:
     row: Any = connection.execute(text("SHOW GLOBAL STATUS LIKE 'Threads_connected'")).one()
     yield _connections(int(row[1]), int(_mysql_variables(connection)["max_connections"]))
-
-
-def _size(count: int) -> str:
-    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if count >= 2**power:
-            return f"{count / 2**power:,.1f} {unit}"
-    return f"{count} bytes"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -25,28 +25,24 @@ from remuda.stores.contract import (
     Wakeup,
     queue_full,
 )
-from remuda.stores.redis import dead_letters, scripts, trail
-from remuda.stores.redis.dead_letters import DeadLetterStream
-from remuda.stores.redis.inspection import Inspector, next_due_from, stats_from
-from remuda.stores.redis.keys import OURS, Keys, keys_of, queue_of, stream_index
-from remuda.stores.redis.link import Link, Script
-from remuda.stores.redis.operations import (
+from remuda.stores.redis import scripts, trail
+from remuda.stores.redis.adding import add_arguments
+from remuda.stores.redis.dead_letters import DeadLetterStream, holds_its_id
+from remuda.stores.redis.delivering import deliveries as read_deliveries
+from remuda.stores.redis.holding import (
     Argument,
-    Caps,
     Place,
     Sorted,
-    add_arguments,
-    deliveries,
     let_go,
     move,
     place_of,
     place_of_settlement,
-    release_arguments,
     renewed_holds,
-    rescheduled,
-    settle_arguments,
 )
-from remuda.stores.redis.records import DeadEntry
+from remuda.stores.redis.inspection import Inspector, next_due_from, stats_from
+from remuda.stores.redis.keys import OURS, Keys, keys_of, queue_of, stream_index
+from remuda.stores.redis.link import Link, Script
+from remuda.stores.redis.settling import Caps, release_arguments, rescheduled, settle_arguments
 from remuda.stores.redis.sweeping import Sweeper
 from remuda.stores.redis.urls import parse
 from remuda.stores.redis.waking import StreamWakeup
@@ -257,7 +253,7 @@ class RedisStore(Store):
         )
         if ends:
             self._ends[queue] = ends
-        return deliveries(answer, consumer=consumer, lease=number, now=now, leased_until=leased_until)
+        return read_deliveries(answer, consumer=consumer, lease=number, now=now, leased_until=leased_until)
 
     async def settle(self, queue: str, settlements: Sequence[Settlement], *, who: str) -> list[Settlement]:
         told: dict[int, Settlement] = {}
@@ -431,8 +427,12 @@ class RedisStore(Store):
     # -- dead letters
 
     async def _dead(self, queue: str) -> DeadLetterStream:
-        inspector, keys = await self._inspector(queue)
-        return DeadLetterStream(inspector, keys)
+        await self.open()
+
+        def run(script: Script, now: datetime, arguments: Sequence[Argument]) -> Awaitable[Any]:
+            return self._run(script, queue, now, arguments)
+
+        return DeadLetterStream(self._link, keys_of(queue), queue, run)
 
     async def count_dead(self, queue: str, which: DeadLetterFilter) -> dict[str, int]:
         counts: dict[str, int] = {}
@@ -462,76 +462,12 @@ class RedisStore(Store):
     async def replay_dead(
         self, queue: str, which: DeadLetterFilter, *, limit: int, who: str, dry_run: bool = False
     ) -> Replayed:
-        chosen: list[DeadEntry] = []
-        still_live: dict[str, None] = {}
-        seen: set[str] = set()
-        replayed: list[str] = []
-        async for dead in (await self._dead(queue)).matching(which):
-            if len(replayed) + len(chosen) >= limit:
-                break
-            if not dead.has_id:
-                continue  # no job, and it would come back under another name: the producer is to be mended
-            if await self._lives_again(queue, dead):
-                still_live[dead.id] = None
-            elif dead.id not in seen:  # the same id may have died more than once: only one can live again
-                seen.add(dead.id)
-                chosen.append(dead)
-                if len(chosen) == COLD_CHUNK and not dry_run:
-                    replayed += await self._replay(queue, chosen, who)
-                    chosen = []
-        if dry_run:
-            return Replayed(ids=[dead.id for dead in chosen], still_live=list(still_live))
-        if chosen:
-            replayed += await self._replay(queue, chosen, who)
-        return Replayed(ids=replayed, still_live=[each for each in still_live if each not in seen])
-
-    async def _lives_again(self, queue: str, dead: DeadEntry) -> bool:
-        """Whether a job with the same unique id was added since."""
-        if not dead.extra.unique:
-            return False
-        return bool(await self._link.call("GET", keys_of(queue).held_id(dead.id)) == b"live")
-
-    async def _replay(self, queue: str, chosen: Sequence[DeadEntry], who: str) -> list[str]:
-        now = self.now()
-        arguments: list[Argument] = [who, len(chosen)]
-        for dead in chosen:
-            arguments += dead_letters.replay_arguments(dead, now)
-        moved = await self._run(scripts.REPLAY, queue, now, arguments)
-        return [chosen[place - 1].id for place in moved]
+        stream = await self._dead(queue)
+        return await stream.replay(which, limit=limit, who=who, now=self.now, dry_run=dry_run)
 
     async def drop_dead(self, queue: str, which: DeadLetterFilter, *, limit: int, who: str) -> list[str]:
-        return await self._drop(queue, which, limit=limit, who=who, reason="dropped", spare=lambda _: False)
-
-    async def _drop(
-        self,
-        queue: str,
-        which: DeadLetterFilter,
-        *,
-        limit: int,
-        who: str,
-        reason: str,
-        spare: Callable[[DeadEntry], bool],
-    ) -> list[str]:
-        dropped: list[str] = []
-        chosen: list[DeadEntry] = []
-        async for dead in (await self._dead(queue)).matching(which):
-            if len(dropped) + len(chosen) >= limit:
-                break
-            if not spare(dead):
-                chosen.append(dead)
-                if len(chosen) == COLD_CHUNK:
-                    dropped += await self._remove(queue, chosen, who, reason)
-                    chosen = []
-        if chosen:
-            dropped += await self._remove(queue, chosen, who, reason)
-        return dropped
-
-    async def _remove(self, queue: str, chosen: Sequence[DeadEntry], who: str, reason: str) -> list[str]:
-        arguments: list[Argument] = [who, reason, len(chosen)]
-        for dead in chosen:
-            arguments += dead_letters.drop_arguments(dead)
-        there = await self._run(scripts.DROP, queue, self.now(), arguments)
-        return [chosen[place - 1].id for place in there]
+        stream = await self._dead(queue)
+        return await stream.drop(which, limit=limit, who=who, reason="dropped", now=self.now)
 
     # -- looking and operating
 
@@ -636,13 +572,14 @@ class RedisStore(Store):
             removed += await self._run(scripts.PRUNE, queue, now, [to_us(completed_before), limit])
         if failed_before is not None and removed < limit:
             which = DeadLetterFilter(until=failed_before - timedelta(microseconds=1))
-            dropped = await self._drop(
-                queue,
+            stream = await self._dead(queue)
+            dropped = await stream.drop(
                 which,
                 limit=limit - removed,
                 who=who,
                 reason="retention",
-                spare=lambda dead: dead_letters.holds_its_id(dead, now),
+                now=self.now,
+                spare=lambda dead: holds_its_id(dead, now),
             )
             removed += len(dropped)
         await self._age_trail(queue, now)
