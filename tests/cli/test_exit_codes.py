@@ -25,7 +25,13 @@ def test_the_option_goes_before_the_variable(on_sqlite: Remuda) -> None:
 
 @pytest.mark.parametrize(
     ("url", "told"),
-    [("oracle://host/db", "no store is known"), ("postgresql+psycopg://h/d", "through asyncpg")],
+    [
+        ("oracle://host/db", "no store is known"),
+        ("postgresql+psycopg://h/d", "through asyncpg"),
+        ("redis://host/db", "db=db in the store's URL: a whole number"),
+        ("redis://host?retries=5", "'retries' is no parameter of a Redis store's URL"),
+        ("redis://one,two", "names several servers; write redis+sentinel:// or redis+cluster://"),
+    ],
 )
 def test_a_url_that_makes_no_sense_is_a_matter_of_usage(on_sqlite: Remuda, url: str, told: str) -> None:
     ended = on_sqlite("inspect", "-u", url)
@@ -33,11 +39,29 @@ def test_a_url_that_makes_no_sense_is_a_matter_of_usage(on_sqlite: Remuda, url: 
     assert told in ended.err
 
 
-@pytest.mark.parametrize("url", ["postgresql://u:secret@127.0.0.1:1/x", "mysql://u:secret@127.0.0.1:1/x"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:secret@127.0.0.1:1/x",
+        "mysql://u:secret@127.0.0.1:1/x",
+        "redis://u:secret@127.0.0.1:1",
+        "redis+cluster://u:secret@127.0.0.1:1,127.0.0.1:2",
+        "redis+sentinel://u:secret@127.0.0.1:1,127.0.0.1:2/service",
+        "redis+unix://u:secret@/nowhere/redis.sock",
+    ],
+)
 def test_a_server_that_is_not_there_is_unavailable(on_sqlite: Remuda, url: str) -> None:
     ended = on_sqlite("inspect", "-u", url)
     assert ended.code == ExitCode.UNAVAILABLE
     assert ended.err.count("\n") == 1
+    assert "secret" not in ended.err
+
+
+@pytest.mark.parametrize("command", [("inspect",), ("init",), ("doctor",)])
+def test_a_wrong_password_is_unavailable(on_valkey: Remuda, command: tuple[str, ...]) -> None:
+    ended = on_valkey(*command, "-u", on_valkey.url.replace("://", "://clerk:secret@"))
+    assert ended.code == ExitCode.UNAVAILABLE
+    assert "does not let the user 'clerk' in" in ended.err
     assert "secret" not in ended.err
 
 
@@ -57,13 +81,23 @@ def test_looking_makes_no_file(on_sqlite: Remuda, command: tuple[str, ...]) -> N
     assert not list(on_sqlite.directory.iterdir())
 
 
-def test_looking_makes_no_tables(remuda: Remuda) -> None:
-    if remuda.url.startswith("sqlite"):
-        Path(remuda.directory, "remuda.db").touch()
-    ended = remuda("inspect")
+@pytest.mark.parametrize(
+    "command", [("inspect",), ("jobs", "q"), ("dlq", "peek", "q"), ("migrate", "--dry-run"), ("doctor",)]
+)
+def test_looking_makes_no_folder(embedded: Remuda, command: tuple[str, ...]) -> None:
+    ended = embedded(*command)
+    assert ended.code == ExitCode.UNAVAILABLE
+    assert "there is no store in the folder" in ended.err
+    assert not list(embedded.directory.iterdir())
+
+
+def test_looking_makes_no_tables(on_tables: Remuda) -> None:
+    if on_tables.url.startswith("sqlite"):
+        Path(on_tables.directory, "remuda.db").touch()
+    ended = on_tables("inspect")
     assert ended.code == ExitCode.SCHEMA
     assert ended.err == "remuda: there are no tables yet; `remuda init` makes them\n"
-    assert remuda("inspect").code == ExitCode.SCHEMA
+    assert on_tables("inspect").code == ExitCode.SCHEMA
 
 
 def test_tables_of_a_newer_remuda_are_a_schema_problem(on_sqlite: Remuda) -> None:

@@ -38,6 +38,16 @@ def _work(remuda: Remuda) -> None:
 
 
 def test_fix_the_bug_and_requeue(remuda: Remuda) -> None:
+    _fix_and_requeue(remuda)
+
+
+def test_fix_the_bug_and_requeue_on_a_private_server(embedded: Remuda) -> None:
+    """Each command starts the server and stops it again."""
+    embedded.ok("init")
+    _fix_and_requeue(embedded)
+
+
+def _fix_and_requeue(remuda: Remuda) -> None:
     _ship(remuda, fixed=False)
     remuda.add(*(NewJob("welcome", {"address": f"user{n}@example.org"}) for n in range(600)))
     remuda.add(NewJob("invoice", {"customer": 4711}), NewJob("invoice", {"customer": 4712}))

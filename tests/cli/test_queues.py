@@ -6,9 +6,12 @@ import json
 import signal
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from remuda import NewJob, Queue
 from remuda.cli.exits import ExitCode
 from tests.cli.conftest import Remuda, until
+from tests.redis_servers import ValkeyServer
 from tests.servers import PostgresServer
 
 
@@ -192,10 +195,26 @@ def test_a_watch_outlives_an_outage(on_postgres: Remuda, postgres_server: Postgr
     )
 
 
-def test_a_running_job_says_where_it_runs(on_sqlite: Remuda) -> None:
+def test_a_watch_outlives_an_outage_of_valkey(on_valkey: Remuda, valkey_server: ValkeyServer) -> None:
+    on_valkey.add(NewJob("good"))
+    watching = on_valkey.start("watch", "emails", "--interval", "20ms", "--json")
+    assert json.loads(watching.readline())["pending"] == 1
+    valkey_server.stop()
+    watching.logs("is not available just now")
+    valkey_server.start()
+    at = datetime.now(UTC)
+    until(
+        lambda: datetime.fromisoformat(json.loads(watching.readline())["at"]) > at, "a look after the outage"
+    )
+
+
+@pytest.mark.parametrize("store", ["on_sqlite", "on_valkey"])
+def test_a_running_job_says_where_it_runs(store: str, request: pytest.FixtureRequest) -> None:
+    remuda: Remuda = request.getfixturevalue(store)
+
     async def acquire(queue: Queue) -> None:
         await queue.add("slow")
         await queue.store.fetch("emails", limit=1, lease=timedelta(minutes=1), who="worker-7")
 
-    on_sqlite.do(acquire)
-    assert "on worker-7" in on_sqlite.ok("jobs", "emails", "--state", "processing")
+    remuda.do(acquire)
+    assert "on worker-7" in remuda.ok("jobs", "emails", "--state", "processing")

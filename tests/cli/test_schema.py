@@ -1,4 +1,4 @@
-"""`init` and `migrate` on every store."""
+"""`init` and `migrate`: tables where a store has them, and nothing to do where it has none."""
 
 from __future__ import annotations
 
@@ -50,45 +50,66 @@ def _make_reference_tables(remuda: Remuda) -> None:
     engine.dispose()
 
 
-def test_init_makes_the_tables_once(remuda: Remuda) -> None:
-    made = remuda.ok("init")
+def test_init_makes_the_tables_once(on_tables: Remuda) -> None:
+    made = on_tables.ok("init")
     assert made.startswith("made the tables, version 2, in ")
-    assert {"message", "message_archive", "message_transition"} <= _tables(remuda)
-    assert remuda.ok("init").startswith("the tables are there already, version 2, in ")
-    assert remuda.json("init")["created"] is False
-    assert remuda.ok("inspect") == ""
+    assert {"message", "message_archive", "message_transition"} <= _tables(on_tables)
+    assert on_tables.ok("init").startswith("the tables are there already, version 2, in ")
+    assert on_tables.json("init")["created"] is False
+    assert on_tables.ok("inspect") == ""
 
 
-def test_migrate_makes_the_tables_where_there_are_none(remuda: Remuda) -> None:
-    if remuda.url.startswith("sqlite"):
-        assert remuda("migrate", "--dry-run").code == ExitCode.UNAVAILABLE
-        Path(remuda.directory, "remuda.db").touch()
-    report = remuda.json("migrate", "--dry-run")
+def test_migrate_makes_the_tables_where_there_are_none(on_tables: Remuda) -> None:
+    if on_tables.url.startswith("sqlite"):
+        assert on_tables("migrate", "--dry-run").code == ExitCode.UNAVAILABLE
+        Path(on_tables.directory, "remuda.db").touch()
+    report = on_tables.json("migrate", "--dry-run")
     assert (report["before"], report["pending"], report["applied"]) == (None, [2], [])
-    assert not _tables(remuda)
-    assert remuda.json("migrate")["applied"] == [2]
-    assert "nothing to do" in remuda.ok("migrate")
+    assert not _tables(on_tables)
+    assert on_tables.json("migrate")["applied"] == [2]
+    assert "nothing to do" in on_tables.ok("migrate")
 
 
-def test_migrate_takes_over_the_tables_of_the_reference_broker(remuda: Remuda) -> None:
-    _make_reference_tables(remuda)
-    refused = remuda("jobs", "emails")
+def test_migrate_takes_over_the_tables_of_the_reference_broker(on_tables: Remuda) -> None:
+    _make_reference_tables(on_tables)
+    refused = on_tables("jobs", "emails")
     assert refused.code == ExitCode.SCHEMA
     assert "`remuda migrate` adds what is missing" in refused.err
 
-    told = remuda.ok("migrate", "--dry-run")
+    told = on_tables.ok("migrate", "--dry-run")
     assert "0: tables that another program made" in told
     assert "column message.job_id is missing" in told
     assert "would apply: 1, 2" in told
-    assert remuda("jobs", "emails").code == ExitCode.SCHEMA
+    assert on_tables("jobs", "emails").code == ExitCode.SCHEMA
 
-    assert "applied: 1, 2" in remuda.ok("migrate")
-    (job,) = remuda.json("jobs", "emails")["jobs"]
+    assert "applied: 1, 2" in on_tables.ok("migrate")
+    (job,) = on_tables.json("jobs", "emails")["jobs"]
     assert (job["id"], job["payload_encoding"], job["payload"]) == ("1", "base64", "aGVsbG8=")
 
 
-def test_doctor_finds_old_tables(remuda: Remuda) -> None:
-    _make_reference_tables(remuda)
-    ended = remuda("doctor")
+def test_doctor_finds_old_tables(on_tables: Remuda) -> None:
+    _make_reference_tables(on_tables)
+    ended = on_tables("doctor")
     assert ended.code == ExitCode.SCHEMA
     assert "run `remuda migrate`" in ended.out
+
+
+def test_where_there_are_no_tables_there_is_nothing_to_do(on_redis: Remuda) -> None:
+    assert on_redis.ok("init") == f"nothing to make: {on_redis.url} is there, and needs no tables\n"
+    assert on_redis.ok("migrate") == f"nothing to migrate: {on_redis.url} is there, and needs no tables\n"
+    assert on_redis.json("init") == {"store": on_redis.url, "created": False, "version": None}
+    assert on_redis.json("migrate", "--dry-run") == {
+        "store": on_redis.url,
+        "before": None,
+        "wanted": None,
+        "pending": [],
+        "missing": None,
+        "applied": [],
+        "dry_run": True,
+    }
+    assert on_redis.ok("inspect") == ""
+
+
+def test_without_tables_a_server_must_be_there_all_the_same(on_sqlite: Remuda) -> None:
+    for command in ("init", "migrate"):
+        assert on_sqlite(command, "-u", "redis://127.0.0.1:1").code == ExitCode.UNAVAILABLE

@@ -70,7 +70,7 @@ def program(on_sqlite: Remuda) -> Remuda:
     return on_sqlite
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "valkey"])
 def shared_program(request: pytest.FixtureRequest) -> Remuda:
     """The same on the stores that processes usually share."""
     made: Remuda = request.getfixturevalue(f"on_{request.param}")

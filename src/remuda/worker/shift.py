@@ -212,6 +212,8 @@ class Shift:
             for task in (first, second):
                 task.cancel()
             await asyncio.gather(first, second, return_exceptions=True)
+        if not first.cancelled():
+            first.result()
 
     def _accept(self, deliveries: Sequence[Delivery]) -> None:
         """Into the buffer: one by one, or together for a batch handler."""

@@ -13,6 +13,7 @@ from remuda.stores.redis.wire import Extra
 from remuda.transition import Batch
 
 Argument = bytes | str | int  # of a script
+SPLIT = "~"  # in the name of a consumer, before the number of a part of its hold
 
 
 def recorded(batches: Sequence[Batch]) -> list[Argument]:
@@ -114,9 +115,8 @@ def renewed_holds(by_hold: Sorted[Delivery]) -> dict[Hold, Hold]:
         if count >= hold.live:
             renewed[hold] = hold
         else:
-            who = hold.consumer.rpartition("/")[0]
-            acquired = hold.consumer.rpartition("/")[2].partition("-")[0]
-            consumer = f"{who}/{acquired}-{secrets.randbits(62) + 1:x}"
+            # The same name before the mark: an outcome that is on its way under the old name still counts.
+            consumer = f"{hold.consumer.partition(SPLIT)[0]}{SPLIT}{secrets.randbits(31)}"
             renewed[hold] = Hold(consumer, set(hold.streams), 0)
     return renewed
 

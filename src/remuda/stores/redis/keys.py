@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
+from remuda.errors import ConfigurationError
 from remuda.message import PRIORITIES
 
 GROUP = "default"
@@ -62,6 +63,8 @@ class Keys(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def keys_of(queue: str) -> Keys:
+    if "}:" in queue:
+        raise ConfigurationError(f"on Redis a queue's name must not hold '}}:', as {queue!r} does")
     prefix = f"{{chasqui:{queue}}}:"
     return Keys(
         prefix=prefix,
@@ -99,7 +102,7 @@ def queue_of(key: bytes) -> str | None:
     """The queue that a key belongs to, if it is one of a queue's."""
     if key.startswith(b"{chasqui:") and b"}:" in key:
         try:
-            return key[len(b"{chasqui:") : key.rindex(b"}:")].decode()
+            return key[len(b"{chasqui:") : key.index(b"}:")].decode()
         except UnicodeDecodeError:
             return None
     return None

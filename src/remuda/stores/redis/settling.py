@@ -43,7 +43,7 @@ def settle_arguments(
     retried = by_state.get(State.RETRYABLE, [])
     with_extras = [each for each in (*completed, *failed) if each.delivery.key.has_extras]
     unique = [each.delivery for each in with_extras if each.delivery.key.extra.unique]
-    archived = list(_archive_entries(completed, now, who))
+    archived = list(_archive_entries(completed, now, who, caps.done_jobs))
     results = [each for each in settlements if each.result is not None]
     arguments: list[Argument] = [
         *sorted_.arguments,
@@ -155,19 +155,20 @@ def _with_priority(extra: Extra, priority: int) -> Extra:
 
 
 def _archive_entries(
-    completed: Sequence[Settlement], now: datetime, who: str
+    completed: Sequence[Settlement], now: datetime, who: str, at_most: int
 ) -> Iterator[tuple[int, bytes, Argument]]:
     """Completed jobs packed together; those whose id is held on stand apart, for they are kept as long."""
     ended_us = to_us(now)
     by_hold: dict[int | None, list[Ended]] = {}
     for each in completed:
-        if each.keep:
+        if each.keep and at_most:
             hold_ms = each.delivery.key.extra.unique_for_ms
             by_hold.setdefault(hold_ms, []).append(_ended(each, ended_us, who))
+    together = min(ARCHIVED_TOGETHER, at_most)
     for hold_ms, same in by_hold.items():
         held_until = "" if hold_ms is None else str(ended_us + hold_ms * 1000)
-        for start in range(0, len(same), ARCHIVED_TOGETHER):
-            part = same[start : start + ARCHIVED_TOGETHER]
+        for start in range(0, len(same), together):
+            part = same[start : start + together]
             yield len(part), wire.encode(part), held_until
 
 

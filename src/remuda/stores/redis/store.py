@@ -604,6 +604,19 @@ class RedisStore(Store):
         if up_to:
             await self.trim_transitions(queue, up_to=up_to)
         await self._link.call("ZREMRANGEBYSCORE", keys_of(queue).results, "-inf", to_us(now))
+        await self._forget_full_buckets(queue, now)
+
+    async def _forget_full_buckets(self, queue: str, now: datetime) -> None:
+        cursor: Any = b"0"
+        while True:
+            cursor, flat = await self._link.call("HSCAN", keys_of(queue).rates, cursor, "COUNT", COLD_CHUNK)
+            full = [
+                key for key, moment in zip(flat[::2], flat[1::2], strict=True) if float(moment) <= to_us(now)
+            ]
+            if full:
+                await self._run(scripts.RATES, queue, now, ["forget", len(full), *full])
+            if cursor in (b"0", 0):
+                return
 
     async def transitions(self, queue: str, *, after: int, limit: int) -> TrailPage:
         await self.open()

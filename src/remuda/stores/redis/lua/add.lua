@@ -5,7 +5,7 @@ local plain_at = next_arg
 local special_at = plain_at + 2 * plain
 local WIDTH = 8 -- stream, score ('' for at once), id, extras, is unique, d, n, member
 
-local taken = {}
+local taken = { 'taken' }
 for i = 0, special - 1 do
   local at = special_at + i * WIDTH
   if ARGV[at + 4] == '1' then
@@ -16,7 +16,7 @@ for i = 0, special - 1 do
     end
   end
 end
-if #taken > 0 then return { 'taken', unpack(taken) } end
+if #taken > 1 then return taken end
 
 if max_live >= 0 then
   local live = redis.call('ZCARD', delayed)

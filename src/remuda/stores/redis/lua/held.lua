@@ -14,6 +14,11 @@ for h = 1, number_arg() do
   holds[h] = hold
 end
 
+-- A hold may have been split by a renewal while an outcome was on its way: its parts are one holder.
+local function base(consumer)
+  return consumer and string.match(consumer, '^[^~]+')
+end
+
 -- The places (from 1) of the deliveries that are not held any more.
 local function find_lost()
   local lost = {}
@@ -24,7 +29,7 @@ local function find_lost()
     if not over_us or doubtful then
       for _, part in ipairs(hold) do
         for i = part.first, part.last do
-          if not over_us or pending(part.stream, ARGV[i]) ~= hold.consumer then
+          if not over_us or base(pending(part.stream, ARGV[i])) ~= base(hold.consumer) then
             lost[#lost + 1] = part.before + i - part.first + 1
           end
         end

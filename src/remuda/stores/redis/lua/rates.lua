@@ -21,6 +21,14 @@ if what == 'set' then
   return 0
 end
 
+if what == 'forget' then -- buckets that are full: those that are not there are, too
+  for _ = 1, number_arg() do
+    local key = arg()
+    if tonumber(redis.call('HGET', rates, key) or 0) <= now_us then redis.call('HDEL', rates, key) end
+  end
+  return 0
+end
+
 local function limit_of(name)
   local found = redis.call('HMGET', meta, name .. '_jobs', name .. '_interval')
   if not found[1] then return nil end

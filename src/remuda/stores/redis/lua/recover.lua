@@ -18,7 +18,7 @@ local function put_back(index, entry, acquired_us)
 end
 
 local function acquired_us(consumer, idle_ms)
-  return tonumber(string.match(consumer, '/(%d+)-%x+$') or nil) or now_us - idle_ms * 1000
+  return tonumber(string.match(consumer, '/(%d+)-%x+[~%d]*$') or nil) or now_us - idle_ms * 1000
 end
 
 for _, consumer in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', whole(now_us), 'LIMIT', 0, limit)) do
@@ -33,6 +33,9 @@ for _, consumer in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', whole(now_
   end
   if #messages >= limit then break end
   redis.call('ZREM', leases, consumer)
+  for index = FIRST_STREAM, LAST_STREAM do
+    if group_exists(KEYS[index]) then redis.call('XGROUP', 'DELCONSUMER', KEYS[index], GROUP, consumer) end
+  end
 end
 
 local is_foreign = false
