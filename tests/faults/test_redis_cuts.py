@@ -312,18 +312,20 @@ async def test_workers_on_a_wire_that_breaks_again_and_again_lose_nothing_and_sh
         "release_stuck_timeout": 1.5,
         "release_stuck_interval": 0.2,
     }
+    # Some break in the middle of the first batch; others carry several, so that there is some progress.
+    short_and_long = (lambda: rng.randrange(300, 20_000), lambda: rng.randrange(20_000, 200_000))
     async with (
         Queue("jobs", valkey_server.fresh()) as queue,
-        Wire(valkey_server.port, budget=lambda: int(10 ** rng.uniform(2.5, 4.9))) as wire,
+        Wire(valkey_server.port, budget=lambda: rng.choice(short_and_long)()) as wire,
     ):
-        ids = await queue.add_many([NewJob("sleep", 0.005)] * 800)
+        ids = await queue.add_many([NewJob("sleep", 0.005)] * 1_500)
         workers = [processes.worker(wire.url(), **options) for _ in range(2)]
 
         async def all_done() -> bool:
             return (await queue.stats()).completed == len(ids)
 
         await until(all_done, "all jobs are done")
-        assert wire.cuts > 10
+        assert wire.cuts >= 5
         runs = runs_of(workers)
         assert not overlaps(runs)
         assert by_job(runs).keys() == set(ids)

@@ -36,7 +36,7 @@ async def test_a_holder_that_is_behind_is_refused_what_was_recovered_of_its_jobs
 
         await _break_after_a_step(other)
         taken = await fetch(other, JOBS)
-        assert len(taken) == redis_store.RECOVERED_AT_ONCE
+        assert len(taken) >= redis_store.RECOVERED_AT_ONCE
         refused = await settle(holder, *map(acked, held))
 
         assert {each.delivery.id for each in refused} >= {each.id for each in taken}

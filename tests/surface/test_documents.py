@@ -5,12 +5,16 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from remuda import Queue, Reason, Worker
 from remuda.lifecycle import JOB_MOVES
+from remuda.stores.redis.findings import needed_commands, right_of
+from remuda.stores.redis.urls import PARAMETERS
 from remuda.worker import WorkerOptions
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +31,45 @@ def test_python_samples_compile(document: Path) -> None:
 def test_links_lead_to_files(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
         assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_to_headings(document: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", document.read_text()):
+        other = document.parent / target if target else document
+        headings = re.findall(r"^#+ (.+)$", other.read_text(), re.MULTILINE)
+        anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        assert anchor in anchors, f"{document.name} links to {target}#{anchor}"
+
+
+def test_the_samples_for_tests_of_your_own_pass(tmp_path: Path) -> None:
+    samples = re.findall(r"```python\n(.*?)```", (ROOT / "docs/testing.md").read_text(), re.DOTALL)
+    for number, sample in enumerate(samples):
+        (tmp_path / f"test_sample_{number}.py").write_text(sample)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-o", "asyncio_mode=auto", "--rootdir", ".", "."],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert f"{len(samples)} passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_every_parameter_of_a_redis_url_is_documented() -> None:
+    section = (ROOT / "docs/stores.md").read_text().split("## Redis and Valkey")[1].split("###")[0]
+    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", section, re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", " ".join(rows))) == set(PARAMETERS)
+
+
+def test_the_rights_of_a_redis_user_are_those_that_doctor_looks_for() -> None:
+    text = (ROOT / "docs/stores.md").read_text()
+    (command,) = re.findall(r"```\n(ACL SETUSER .*?)```", text, re.DOTALL)
+    assert set(re.findall(r"\+([\w|]+)", command)) == set(map(right_of, needed_commands(newer=False)))
+    assert {"xackdel"} == {right_of(each) for each in needed_commands(newer=True)} - set(
+        map(right_of, needed_commands(newer=False))
+    )
 
 
 def test_every_option_of_a_worker_is_documented_with_its_default() -> None:

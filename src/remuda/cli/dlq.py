@@ -236,6 +236,8 @@ async def _replay(
         output.note(
             f"{len(stayed)} cannot go back, for a job with the same id lives: {', '.join(stayed[:10])}"
         )
+    elif len(ids) < chosen.total and not as_json:
+        output.note(f"{chosen.total - len(ids)} stayed: no job can be made of them, or somebody was quicker")
     _end_if_missing(which, chosen, name)
 
 

