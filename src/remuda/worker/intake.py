@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from remuda.errors import StoreUnavailableError
 from remuda.message import PRIORITIES
@@ -63,6 +63,7 @@ class Intake:
         self._fairness = fairness
         self._turns = Turns(store, queue, who)
         self._looked_at = 0.0
+        self._fetched_at = datetime.min.replace(tzinfo=UTC)
         self.more = False
         self.out_of_turns = False
         self.held_back = False
@@ -113,6 +114,7 @@ class Intake:
         return found
 
     async def _fetch_some(self, limit: int, suspects: Suspects) -> list[Delivery]:
+        self._fetched_at = self._store.now()
         deliveries = await self._store.fetch(
             self._queue,
             limit=limit,
@@ -151,12 +153,14 @@ class Intake:
     async def idle_time(self) -> timedelta:
         """Until the next job is due, as far as that is known, and no longer than `max_fetch_interval`.
 
-        What is due already and was not fetched (the queue is paused, say) waits for the longest time.
+        What was due already and was not fetched (the queue is paused, say) waits for the longest time.
         """
         longest = self._options.max_fetch_interval
         try:
             due = await self._store.next_due(self._queue)
         except StoreUnavailableError:
             return longest  # the next fetch will say so
-        ahead = timedelta(0) if due is None else due - self._store.now()
-        return min(longest, ahead + timedelta(milliseconds=1)) if ahead > timedelta(0) else longest
+        if due is None or due <= self._fetched_at:
+            return longest
+        # It may have become due since the fetch, which then was a moment too early.
+        return min(longest, max(timedelta(0), due - self._store.now()) + timedelta(milliseconds=1))
