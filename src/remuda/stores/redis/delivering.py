@@ -33,14 +33,16 @@ def deliveries(
 ) -> list[Delivery]:
     """What `fetch.lua` found, level by level."""
     found: list[Delivery] = []
-    hold = Hold(consumer, set(answer[::2]), sum(len(flat) // 4 for flat in answer[1::2]))
+    hold = Hold(consumer, set(answer[::3]), sum(len(flat) // 3 for flat in answer[1::3]))
     moments: dict[int, datetime] = {}
     names: dict[bytes, str] = {}
-    for at in range(0, len(answer), 2):
-        index, flat = answer[at], answer[at + 1]
+    for at in range(0, len(answer), 3):
+        index, flat, beside = answer[at : at + 3]
+        others = {beside[i]: beside[i + 1 : i + 4] for i in range(0, len(beside), 4)}
         reading = _Reading(index, priority_of(index), hold, lease, now, leased_until)
-        for i in range(0, len(flat), 4):
-            entry, d, n, more = flat[i : i + 4]
+        for place in range(len(flat) // 3):
+            entry, d, n = flat[3 * place : 3 * place + 3]
+            more = others.get(place) if others else None
             try:
                 envelope = wire.open_envelope(d if d is not None else b"")
                 name = names.get(n)

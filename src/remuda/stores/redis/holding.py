@@ -59,21 +59,29 @@ class Sorted(Generic[T]):
     """Items that each stand for a delivery, by hold and stream, as `held.lua` takes them."""
 
     def __init__(self, items: Sequence[T], place_of: Callable[[T], Place]) -> None:
-        parts: dict[Hold, dict[int, list[T]]] = {}
-        self.look_closely = False
+        parts: dict[Hold, dict[int, tuple[list[T], list[bytes]]]] = {}
+        look_closely = False
+        last_hold: Hold | None = None
+        last_index = -1
+        same: list[T] = []
+        entries: list[bytes] = []
         for each in items:
             place = place_of(each)
-            parts.setdefault(place.hold, {}).setdefault(place.index, []).append(each)
-            if place.is_unsure:
-                self.look_closely = True
+            if place.hold is not last_hold or place.index != last_index:
+                last_hold, last_index = place.hold, place.index
+                same, entries = parts.setdefault(last_hold, {}).setdefault(last_index, ([], []))
+            same.append(each)
+            entries.append(place.entry)
+            look_closely = look_closely or place.is_unsure
         self.items: list[T] = []  # in the order by whose places the scripts answer
         self.holds: dict[Hold, int] = {}  # and how many of each
-        self.arguments: list[Argument] = ["1" if self.look_closely else "0", len(parts)]
+        self.arguments: list[Argument] = ["1" if look_closely else "0", len(parts)]
         for hold, by_stream in parts.items():
             self.holds[hold] = 0
             self.arguments += (hold.consumer, len(by_stream))
-            for index, same in by_stream.items():
-                self.arguments += (index, len(same), *[place_of(each).entry for each in same])
+            for index, (same, entries) in by_stream.items():
+                self.arguments += (index, len(same))
+                self.arguments += entries
                 self.items += same
                 self.holds[hold] += len(same)
 

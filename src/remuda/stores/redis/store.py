@@ -105,7 +105,8 @@ class RedisStore(Store):
                 server = await self._link.open()
                 self._has_ackdel = server.has_ackdel
                 self._can_claim = server.has_read_claim
-                await self._link.call("PING")  # a server that still reads its file answers only some
+                # A server that still reads its file answers some commands; this one it refuses.
+                await self._link.call("EXISTS", keys_of("").meta)
                 await self._learn_clock()
                 self._capabilities = Capabilities(
                     backend=server.kind,

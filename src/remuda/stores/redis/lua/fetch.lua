@@ -11,7 +11,9 @@ if redis.call('HEXISTS', meta, 'paused') == 1 then return { {}, {} } end
 promote(500)
 
 local has_extras = redis.call('HLEN', extra) > 0
-local messages, lefts, dwells, attempts, entries = {}, {}, {}, {}, {}
+local has_returned = redis.call('HLEN', returned) > 0
+-- The transitions as columns. Most jobs were pending and had no attempt: only the others are noted.
+local messages, dwells, other_lefts, other_attempts = {}, {}, {}, {}
 local found, answer = 0, {}
 local now_ms = math.floor(now_us / 1000)
 local byte, sub = string.byte, string.sub
@@ -28,44 +30,36 @@ local function read_fields(list)
   return fields.d, fields.n or '', fields.r
 end
 
--- `open_envelope`, quicker for what nearly every job is: four elements, a short id, an early attempt. After the id
--- (2 bytes before it) come at least a payload of 2 bytes, a time of 9 and an attempt of 1.
-local function open(d)
-  if d then
-    local first, kind = byte(d, 1, 2)
-    if kind and first == 0x94 and kind > 0xa0 and kind <= 0xbf and #d >= kind - 146 then
-      local tag, zero, b2, b3, b4, b5, b6, b7, b8, attempt = byte(d, -10, -1)
-      if tag == 0xcf and zero == 0 and attempt < 0x80 then
-        return sub(d, 3, kind - 158),
-          ((((((b2 * 256 + b3) * 256 + b4) * 256 + b5) * 256 + b6) * 256 + b7) * 256) + b8, attempt
-      end
-    end
-  end
-  return open_envelope(d)
+local function dwell_since(ms)
+  return ms < now_ms and now_ms - ms or 0
 end
 
-local function note(entry, id, name, left, left_ms, attempt)
+local function emit_active(id, name, attempt)
+  emit('e', 'active', 'id', id, 'ts', whole(now_ms), 'n', name, 'attempt', attempt + 1)
+end
+
+-- What was found in one stream: entry, envelope and name of each, and beside it, for those that have more than
+-- that, their place, extras, moment and deliveries.
+local function accept(part, entry, d, name, run_at, id, created, attempt, opened, packed, count, since)
+  local left_ms = since and math.floor(since / 1000)
   found = found + 1
-  if events_max > 0 then
-    emit('e', 'active', 'id', id, 'ts', whole(now_ms), 'n', name, 'attempt', attempt + 1)
-  end
-  entries[found], messages[found], lefts[found], attempts[found] = entry, id, left, attempt
-  dwells[found] = left_ms < now_ms and now_ms - left_ms or 0
-end
-
-local function accept(flat, entry, d, name, run_at, id, created, attempt, opened, packed, count, since)
-  local left, left_ms = 'PENDING', since and math.floor(since / 1000)
   if not since then
     left_ms = (opened and opened.s and math.floor(opened.s / 1000)) or created or now_ms
-    if opened and redis.call('SREM', retryable, id) == 1 then left = 'RETRYABLE' end
+    if opened and redis.call('SREM', retryable, id) == 1 then other_lefts[found] = 'RETRYABLE' end
   end
-  note(entry, id, name, left, left_ms, attempt)
+  messages[found], dwells[found] = id, dwell_since(left_ms)
+  if attempt ~= 0 then other_attempts[found] = attempt end
+  if events_max > 0 then emit_active(id, name, attempt) end
+  local flat, more = part.flat, part.more
   local m = #flat
   flat[m + 1], flat[m + 2], flat[m + 3] = entry, d or false, name
-  flat[m + 4] = (packed or run_at or count ~= 1) and { packed or '', run_at or '', count } or false
+  if packed or run_at or count ~= 1 then
+    local k = #more
+    more[k + 1], more[k + 2], more[k + 3], more[k + 4] = m / 3, packed or '', run_at or '', count
+  end
 end
 
-local function take_returned(index, stream, flat)
+local function take_returned(index, stream, part)
   local at = '-'
   while found < limit do
     local ask = careful and 100 or math.min(limit - found, 1000)
@@ -79,7 +73,7 @@ local function take_returned(index, stream, flat)
         redis.call('HDEL', returned, index .. '/' .. entry)
       else
         local d, name, run_at = read_fields(read[2])
-        local id, created, attempt = open(d)
+        local id, created, attempt = open_envelope(d)
         id, attempt = id or entry, attempt or 0
         local opened, packed
         if has_extras then opened, packed = extras_of(id) end
@@ -89,7 +83,7 @@ local function take_returned(index, stream, flat)
           local since = tonumber(redis.call('HGET', returned, place) or now_us)
           redis.call('HDEL', returned, place)
           redis.call('XCLAIM', stream, GROUP, consumer, 0, entry, 'IDLE', 0, 'RETRYCOUNT', count + 1, 'JUSTID')
-          accept(flat, entry, d, name, run_at, id, created, attempt, opened, packed, count + 1, since)
+          accept(part, entry, d, name, run_at, id, created, attempt, opened, packed, count + 1, since)
         end
       end
     end
@@ -99,9 +93,9 @@ local function take_returned(index, stream, flat)
 end
 
 -- One entry that is not a plain new one; `delivered_before` where it was put back and claimed in the same reading.
-local function take_one(index, stream, flat, entry, fields, delivered_before)
+local function take_one(index, stream, part, entry, fields, delivered_before)
   local d, name, run_at = read_fields(fields)
-  local id, created, attempt = open(d)
+  local id, created, attempt = open_envelope(d)
   id, attempt = id or entry, attempt or 0
   local opened, packed
   if has_extras then opened, packed = extras_of(id) end
@@ -117,12 +111,12 @@ local function take_one(index, stream, flat, entry, fields, delivered_before)
       since = tonumber(redis.call('HGET', returned, place) or now_us)
       redis.call('HDEL', returned, place)
     end
-    accept(flat, entry, d, name, run_at, id, created, attempt, opened, packed, (delivered_before or 0) + 1, since)
+    accept(part, entry, d, name, run_at, id, created, attempt, opened, packed, (delivered_before or 0) + 1, since)
   end
 end
 
 local function read(stream, count)
-  if can_claim and not careful then
+  if can_claim and has_returned and not careful then
     -- New ones and those that were put back, which look idle for a month, in one reading.
     return redis.call('XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', count, 'CLAIM', LONG_IDLE_MS / 2,
       'STREAMS', stream, '>')
@@ -130,7 +124,26 @@ local function read(stream, count)
   return redis.call('XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', count, 'STREAMS', stream, '>')
 end
 
-local function take_new(index, stream, flat)
+-- What nearly every job is: four elements, a short id, and at the end its time (tag and 8 bytes) and an attempt of
+-- nought. Its id, and how long it has waited; jobs that were added together share their time. Nil for all others.
+local dwell_of = {}
+local function open_plain(d)
+  local first, kind = byte(d, 1, 2)
+  if first ~= 0x94 or not kind or kind <= 0xa0 or kind > 0xbf or byte(d, -1) ~= 0 then return nil end
+  local stamp = sub(d, -10, -2)
+  local dwell = dwell_of[stamp]
+  if not dwell then
+    -- The 2 bytes before the id, a payload of 2 at least, the time and the attempt: else it is something else.
+    if #d < kind - 146 or byte(stamp, 1) ~= 0xcf or byte(stamp, 2) ~= 0 then return nil end
+    dwell = dwell_since(unsigned(stamp, 2, 8))
+    dwell_of[stamp] = dwell
+  end
+  if #d < kind - 146 then return nil end
+  return sub(d, 3, kind - 158), dwell
+end
+
+local function take_new(index, stream, part)
+  local flat = part.flat
   while found < limit do
     local ask = limit - found
     local answered = read(stream, ask)
@@ -138,19 +151,21 @@ local function take_new(index, stream, flat)
     local list = answered[1][2]
     local m = #flat
     for i = 1, #list do
-      local entry, fields = list[i][1], list[i][2]
-      local put_back = list[i][3] and tonumber(list[i][3]) > 0
-      local d = fields[2]
-      local id, created, attempt
+      local each = list[i]
+      local entry, fields, idle = each[1], each[2], each[3]
+      local put_back = idle and idle ~= 0
+      local id, dwell
       if not has_extras and not put_back and #fields == 4 and fields[1] == 'd' and fields[3] == 'n' then
-        id, created, attempt = open(d)
+        id, dwell = open_plain(fields[2])
       end
-      if attempt then -- a plain job, and nothing to look up: what this loop is for
-        note(entry, id, fields[4], 'PENDING', created, attempt)
-        flat[m + 1], flat[m + 2], flat[m + 3], flat[m + 4] = entry, d, fields[4], false
-        m = m + 4
+      if id then -- nothing to look up: what this loop is for
+        found = found + 1
+        messages[found], dwells[found] = id, dwell
+        flat[m + 1], flat[m + 2], flat[m + 3] = entry, fields[2], fields[4]
+        m = m + 3
+        if events_max > 0 then emit_active(id, fields[4], 0) end
       else
-        take_one(index, stream, flat, entry, fields, put_back and tonumber(list[i][4]) or nil)
+        take_one(index, stream, part, entry, fields, put_back and each[4] or nil)
         m = #flat
       end
     end
@@ -161,31 +176,46 @@ end
 for _, index in ipairs(order) do
   local stream = KEYS[index]
   if found < limit and redis.call('EXISTS', stream) == 1 then
-    local flat = {}
+    local part = { flat = {}, more = {} }
     local known = redis.pcall('XPENDING', stream, GROUP)
     if known.err then
       redis.call('XGROUP', 'CREATE', stream, GROUP, '0')
-    elseif careful or not can_claim then
-      take_returned(index, stream, flat)
+    elseif has_returned and (careful or not can_claim) then
+      take_returned(index, stream, part)
     end
-    if not only then take_new(index, stream, flat) end
-    if #flat > 0 then
-      answer[#answer + 1] = index
-      answer[#answer + 1] = flat
+    if not only then take_new(index, stream, part) end
+    if #part.flat > 0 then
+      local n = #answer
+      answer[n + 1], answer[n + 2], answer[n + 3] = index, part.flat, part.more
     elseif not only then
       redis.call('XGROUP', 'DELCONSUMER', stream, GROUP, consumer) -- reading made it, and it holds nothing
     end
   end
 end
 
-if found > 0 then
-  redis.call('ZADD', leases, lease_until, consumer)
-  if string.find(table.concat(messages), '[\128-\255]') then
-    for i = 1, found do
-      if not is_utf8(messages[i]) then messages[i] = entries[i] end -- the trail is text
+-- A column with one value for all, but for some.
+local function filled(value, others)
+  if next(others) == nil then return value end
+  local column = {}
+  for i = 1, found do column[i] = others[i] or value end
+  return column
+end
+
+local function name_unreadable_ids_by_entry()
+  local n = 0
+  for part = 2, #answer, 3 do
+    for i = 1, #answer[part], 3 do
+      n = n + 1
+      if not is_utf8(messages[n]) then messages[n] = answer[part][i] end
     end
   end
-  record_moves(messages, lefts, 'PROCESSING', dwells, attempts, nil, who)
+end
+
+if found > 0 then
+  redis.call('ZADD', leases, lease_until, consumer)
+  -- The trail is text. One look at all of them is quicker than one at each.
+  if string.find(table.concat(messages), '[\128-\255]') then name_unreadable_ids_by_entry() end
+  record_moves(messages, filled('PENDING', other_lefts), 'PROCESSING', dwells, filled(0, other_attempts), nil, who)
 end
 
 local ends = {}
