@@ -14,7 +14,6 @@ OLDEST = {"redis": (6, 2), "valkey": (7, 2)}
 # Redis only: no Valkey has them so far.
 _ACKDEL_SINCE = (8, 2)
 _READ_CLAIM_SINCE = (8, 4)
-_IDMP_SINCE = (8, 6)
 _FLAGS_SINCE = (7, 0)
 
 
@@ -26,7 +25,6 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     mode: Literal["single", "sentinel", "cluster"]
     has_ackdel: bool = False  # XACKDEL
     has_read_claim: bool = False  # XREADGROUP … CLAIM
-    has_idmp: bool = False  # XADD … IDMP
     has_flags: bool = False  # scripts that begin with #!lua flags=…
 
     @property
@@ -38,7 +36,6 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
         there = {
             "XACKDEL": self.has_ackdel,
             "XREADGROUP CLAIM": self.has_read_claim,
-            "XADD IDMP": self.has_idmp,
             "script flags": self.has_flags,
         }
         return tuple(name for name, has in there.items() if has)
@@ -85,7 +82,6 @@ def judge(greeting: Greeting, mode: Literal["single", "sentinel", "cluster"], wh
         mode=mode,
         has_ackdel=newer and version >= _ACKDEL_SINCE,
         has_read_claim=newer and version >= _READ_CLAIM_SINCE,
-        has_idmp=newer and version >= _IDMP_SINCE,
         has_flags=version >= _FLAGS_SINCE,
     )
 

@@ -111,7 +111,7 @@ class RedisStore(Store):
                 self._capabilities = Capabilities(
                     backend=server.kind,
                     version=server.release,
-                    wake="watch",
+                    wake="notify",
                     transactional=False,
                     renew_within=RENEW_WITHIN,
                     completed_kept=self._caps.done_jobs,
