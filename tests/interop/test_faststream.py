@@ -79,7 +79,7 @@ async def test_a_worker_handles_what_faststream_publishes(queue: Queue, faststre
     payloads = [job.payload for job in jobs]
     assert "just text: ü" in payloads
     assert bytes_body in payloads
-    assert payloads[-1] == {"when": "later"}
+    assert {"when": "later"} in payloads
     assert sorted(each["number"] for each in payloads if isinstance(each, dict) and "number" in each) == list(
         range(20)
     )

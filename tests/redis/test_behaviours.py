@@ -580,8 +580,12 @@ async def test_waiting_jobs_can_be_taken_away_when_the_server_is_out_of_memory(
     await bury(queue)
     async with out_of_memory(raw):
         assert await queue.cancel(*ids[:2]) == ids[:2]
-        await queue.pause()
-        await queue.resume()
+        if raw.server.has_flags:
+            await queue.pause()
+            await queue.resume()
+        else:  # Redis 6.2 lets a script add something only after it has taken something away
+            with pytest.raises(StoreUnavailableError):
+                await queue.pause()
         assert await queue.purge() == 1
     await checked_trail(queue)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Awaitable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -42,6 +43,7 @@ from remuda.stores.redis.holding import (
 from remuda.stores.redis.inspection import Inspector, next_due_from, stats_from
 from remuda.stores.redis.keys import OURS, Keys, keys_of, queue_of, stream_index
 from remuda.stores.redis.link import Link, Script
+from remuda.stores.redis.refusals import RefusedError
 from remuda.stores.redis.settling import Caps, release_arguments, rescheduled, settle_arguments
 from remuda.stores.redis.sweeping import Sweeper
 from remuda.stores.redis.urls import parse
@@ -105,8 +107,10 @@ class RedisStore(Store):
                 server = await self._link.open()
                 self._has_ackdel = server.has_ackdel
                 self._can_claim = server.has_read_claim
-                # A server that still reads its file answers some commands; this one it refuses.
-                await self._link.call("EXISTS", keys_of("").meta)
+                # A server that still reads its file answers some commands, but not this one. A user who may
+                # not look at the key is answered, too.
+                with contextlib.suppress(RefusedError):
+                    await self._link.call("EXISTS", keys_of("").meta)
                 await self._learn_clock()
                 self._capabilities = Capabilities(
                     backend=server.kind,
