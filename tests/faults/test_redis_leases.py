@@ -9,15 +9,15 @@ import pytest
 
 from remuda import NewJob, Queue, State, StoreUnavailableError
 from remuda.clock import VirtualClock
-from remuda.stores.redis import store as redis_store
 from remuda.stores.redis.keys import PRIORITIES, keys_of
+from remuda.stores.redis.working import RECOVERED_AT_ONCE
 from tests.contract.workbench import LEASE, acked, checked_trail, fetch, recover, settle
 from tests.faults.trail import audited
 from tests.redis_servers import ValkeyServer
 
 pytestmark = pytest.mark.faults
 
-JOBS = redis_store.RECOVERED_AT_ONCE + 100
+JOBS = RECOVERED_AT_ONCE + 100
 
 
 async def test_a_holder_that_is_behind_is_refused_what_was_recovered_of_its_jobs(
@@ -36,7 +36,7 @@ async def test_a_holder_that_is_behind_is_refused_what_was_recovered_of_its_jobs
 
         await _break_after_a_step(other)
         taken = await fetch(other, JOBS)
-        assert len(taken) >= redis_store.RECOVERED_AT_ONCE
+        assert len(taken) >= RECOVERED_AT_ONCE
         refused = await settle(holder, *map(acked, held))
 
         assert {each.delivery.id for each in refused} >= {each.id for each in taken}

@@ -22,7 +22,7 @@ from remuda.stores.contract import EncodedJob
 from remuda.stores.redis import wire
 from remuda.stores.redis.adding import add_arguments
 from remuda.stores.redis.keys import keys_of
-from remuda.stores.redis.store import ADDED_AT_ONCE
+from remuda.stores.redis.working import ADDED_AT_ONCE
 
 MS = timedelta(milliseconds=1)
 ULID = "01M7A3F9QZ0123456789ABCDEF"

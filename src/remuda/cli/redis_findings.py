@@ -10,9 +10,9 @@ from remuda.cli.findings import Finding, ok, problem, unknown, warning
 from remuda.cli.output import plural, size
 from remuda.cli.times import span
 from remuda.stores.redis import findings
+from remuda.stores.redis.connected import DEFAULT_DLQ_MAX, DEFAULT_TRAIL_AGE, DEFAULT_TRAIL_MAX
 from remuda.stores.redis.link import Link
 from remuda.stores.redis.refusals import RefusedError
-from remuda.stores.redis.store import DEFAULT_DLQ_MAX, DEFAULT_TRAIL_AGE, DEFAULT_TRAIL_MAX
 from remuda.stores.redis.urls import Address, parse
 
 if TYPE_CHECKING:
