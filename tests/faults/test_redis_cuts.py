@@ -324,7 +324,8 @@ async def test_workers_on_a_wire_that_breaks_again_and_again_lose_nothing_and_sh
         async def all_done() -> bool:
             return (await queue.stats()).completed == len(ids)
 
-        await until(all_done, "all jobs are done")
+        # A run of bad luck makes each loop wait longer before it tries again: up to 5 s, some times over.
+        await until(all_done, "all jobs are done", within_s=90)
         assert wire.cuts >= 5
         runs = runs_of(workers)
         assert not overlaps(runs)
