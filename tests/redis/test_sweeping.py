@@ -75,3 +75,22 @@ async def test_a_queue_of_our_own_is_never_searched(valkey_queue: Queue, valkey:
     await valkey.call("HSET", KEYS.extra, "nobody", b"\x80")
     await look_twice(valkey_queue)
     assert await valkey.call("HEXISTS", KEYS.extra, "nobody") == 1
+
+
+async def test_an_entry_that_was_put_back_and_that_somebody_deleted_is_in_nobodys_way(
+    queue: Queue, raw: Link
+) -> None:
+    """As programs do that keep the stream short."""
+    gone = await queue.add("gone")
+    (delivery,) = await fetch(queue)
+    await queue.store.release(QUEUE, [delivery], who="test", counted=False)
+    ((entry, _),) = await raw.call("XRANGE", KEYS.streams[2], "-", "+")
+    await raw.call("XDEL", KEYS.streams[2], entry)
+    good = await queue.add("good")
+
+    assert [each.id for each in await fetch(queue)] == [good]
+
+    assert await fetch(queue) == []
+    assert await queue.get(gone) is None
+    stats = await queue.stats()
+    assert (stats.pending, stats.processing) == (0, 1)

@@ -62,10 +62,10 @@ def settle_arguments(
     arguments += (len(archived), caps.done_jobs, caps.done_bytes)
     for entry in archived:
         arguments += entry
-    arguments += (len(failed), caps.dead_letters)
+    arguments += (len(failed), caps.dead_letters, who)
     for each in failed:
         arguments += _dead_letter(each, now, who)
-    arguments += (who, len(results))
+    arguments.append(len(results))
     for each in results:
         arguments += (
             each.delivery.id,

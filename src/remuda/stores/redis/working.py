@@ -203,12 +203,7 @@ class WorkingStore(ConnectedStore):
             scripts.EXTEND,
             queue,
             now,
-            [
-                *by_hold.arguments,
-                to_us(leased_until),
-                *(hold.consumer for hold in renewed.values()),
-                0,
-            ],
+            [*by_hold.arguments, to_us(leased_until), *(hold.consumer for hold in renewed.values())],
         )
         for each in by_hold.without(lost):
             each.leased_until = leased_until

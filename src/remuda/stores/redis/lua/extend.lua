@@ -22,5 +22,4 @@ for _, hold in ipairs(holds) do
   end
   if renewed > 0 then redis.call('ZADD', leases, lease_until, consumer) end
 end
-end_holds()
 return lost

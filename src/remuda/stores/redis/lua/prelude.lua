@@ -181,7 +181,6 @@ local function promote(limit)
     end
     redis.call('XADD', stream_of_priority(priority), '*', 'd', d, 'n', name, 'r', score)
   end
-  return #due / 2
 end
 
 -- A word to sleepers: the first delayed job is another one, or a pause is over.

@@ -52,7 +52,7 @@ if archived > 0 then
 end
 
 -- dead letters, and what the cap takes of the oldest: recorded, for no end is silent
-local deads, dlq_max = number_arg(), number_arg()
+local deads, dlq_max, who = number_arg(), number_arg(), arg()
 for _ = 1, deads do
   local fields = number_arg()
   local command = { 'XADD', dlq, '*' }
@@ -71,12 +71,8 @@ if deads > 0 then
       attempts[n] = tonumber(field_of(each[2], 'a') or nil) or attempt or 0
       redis.call('XDEL', dlq, each[1])
     end
-    record_moves(messages, 'FAILED', 'REMOVED', dwells, attempts, 'over_the_cap', arg())
-  else
-    arg()
+    record_moves(messages, 'FAILED', 'REMOVED', dwells, attempts, 'over_the_cap', who)
   end
-else
-  arg()
 end
 
 -- results
