@@ -8,18 +8,19 @@ and its length are stored beside it, so that a reader sees a gap.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 
 from remuda.errors import DecodeError
-from remuda.lifecycle import State, check_move
+from remuda.lifecycle import CommandStatus, State, check_move, state_of
 
 MAX_PER_ENTRY = 5_000
 _VERSION = 1
 JSON_VERSION = _VERSION  # the same columns as JSON, told by its first bracket
+MIXED_VERSION = 2  # every column may be a list, and there is one more, `about`: the entries of commands
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -33,18 +34,20 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True):
     attempt   handler runs so far
     reason    why, where there is something to say (a dead letter's reason, `lease_expired`, …)
     who       the worker or program that did it
-    name      the job's name; only on the record of its adding
+    name      the job's name, or the command's type; only on the record of its adding
+    about     a command's device, lane, gateway and grid; only on the record of its adding
     """
 
     message: str
-    entered: State
+    entered: State | CommandStatus
     at: datetime
-    left: State | None = None
+    left: State | CommandStatus | None = None
     dwell: timedelta | None = None
     attempt: int = 0
     reason: str | None = None
     who: str | None = None
     name: str | None = None
+    about: dict[str, str] | None = None
     queue: str = ""
     seq: int = 0
 
@@ -120,6 +123,25 @@ def _cut(column: Any, part: slice) -> Any:
     return first if values.count(first) == len(values) else values
 
 
+def pack_mixed(
+    rows: Sequence[
+        tuple[str, str | None, str, int, int | None, int, str | None, str | None, dict[str, str] | None]
+    ],
+    *,
+    who: str,
+) -> bytes:
+    """One entry of transitions that have little in common: of commands.
+
+    A row is (message, left, entered, at_ms, dwell_ms, attempt, reason, name, about).
+    """
+    messages, left, entered, at_ms, dwell_ms, attempt, reason, name, about = (
+        list(column) for column in zip(*rows, strict=True)
+    )
+    whole = slice(None)
+    folded = (_cut(column, whole) for column in (left, entered, at_ms, dwell_ms, attempt, reason))
+    return _encoder.encode((MIXED_VERSION, messages, *folded, who, _cut(name, whole), _cut(about, whole)))
+
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder()
 _json_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
@@ -130,36 +152,56 @@ def unpack(entry: bytes, *, queue: str, first_seq: int) -> list[Transition]:
     try:
         decoder = _json_decoder if entry[:1] == b"[" else _decoder
         version, *columns = decoder.decode(entry)
-        if version != _VERSION:
-            raise DecodeError(f"a transition entry of version {version!r}; this program reads {_VERSION}")
-        messages, left, entered, at_ms, dwell_ms, attempt, reason, who, name = columns
+        if version == _VERSION:
+            columns.append(None)  # nothing to say about them
+        elif version != MIXED_VERSION:
+            raise DecodeError(f"a transition entry of version {version!r}; this program reads 1 and 2")
+        messages, left, entered, at_ms, dwell_ms, attempt, reason, who, name, about = columns
         if not isinstance(messages, list) or not all(isinstance(each, str) for each in messages):
             raise ValueError("its messages are not a list of ids")
+        count = len(messages)
         rows = zip(
             messages,
-            *(_spread(column, len(messages)) for column in (left, dwell_ms, attempt, reason, name)),
+            _spread(left, count, _state_or_none),
+            _spread(entered, count, state_of),
+            _spread(at_ms, count, from_ms),
+            _spread(dwell_ms, count, _span_or_none),
+            *(_spread(column, count, _as_it_is) for column in (attempt, reason, name, about)),
             strict=True,
         )
-        entered, at = State(entered), from_ms(at_ms)
         return [
             Transition(
                 queue=queue,
                 seq=first_seq + place,
                 message=message,
-                left=None if was is None else State(was),
-                entered=entered,
+                left=was,
+                entered=now,
                 at=at,
-                dwell=None if spent_ms is None else timedelta(milliseconds=spent_ms),
+                dwell=dwell,
                 attempt=tries,
                 reason=why,
                 who=who,
                 name=called,
+                about=context,
             )
-            for place, (message, was, spent_ms, tries, why, called) in enumerate(rows)
+            for place, (message, was, now, at, dwell, tries, why, called, context) in enumerate(rows)
         ]
     except (msgspec.DecodeError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise DecodeError(f"entry {first_seq} of the trail of {queue!r} is not readable: {error}") from error
 
 
-def _spread(column: Any, length: int) -> Sequence[Any]:
-    return column if isinstance(column, list) else [column] * length
+def _spread(column: Any, length: int, read: Callable[[Any], Any]) -> Sequence[Any]:
+    """A value for each row; one that all of them share is read once."""
+    return [read(value) for value in column] if isinstance(column, list) else [read(column)] * length
+
+
+def _state_or_none(name: str | None) -> State | CommandStatus | None:
+    return None if name is None else state_of(name)
+
+
+def _span_or_none(spent_ms: int | None) -> timedelta | None:
+    return None if spent_ms is None else timedelta(milliseconds=spent_ms)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value

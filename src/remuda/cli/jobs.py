@@ -15,7 +15,7 @@ from remuda.cli.options import AsJson, QueueName, Url
 from remuda.cli.output import Cell, Column
 from remuda.cli.queues import note_if_unknown
 from remuda.cli.times import local, relative, span
-from remuda.lifecycle import JOB_MOVES, State
+from remuda.lifecycle import CommandStatus, State, meaning_of
 
 if TYPE_CHECKING:
     from remuda.message import JobRecord
@@ -85,7 +85,7 @@ def _row(job: JobRecord, now: datetime) -> output.Cells:
     )
 
 
-def state_cell(state: State) -> Cell:
+def state_cell(state: State | CommandStatus) -> Cell:
     """A state in its colour."""
     return Cell(state.value, output.STATE_STYLES[state.value])
 
@@ -210,7 +210,7 @@ _TIMELINE = (
 
 
 def _step(transition: Transition) -> output.Cells:
-    meaning = JOB_MOVES.get((transition.left, transition.entered), "")
+    meaning = meaning_of(transition.left, transition.entered)
     after = "" if transition.dwell is None else f"{span(transition.dwell)} {transition.left}"
     return (
         Cell(local(transition.at, zone=False), output.FAINT),
