@@ -177,6 +177,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     call_until   until when the call may still be running; None when it has ended
     external_id  the network server's name for it: a queue item, or a task
     acked        what the device's MAC layer said; `ack_dedup` joins it to its uplink
+    looked       its call was lost, and the network server's queue was looked at since
+    closed       the network server has nothing of it any more: it cannot reach the device later
     """
 
     number: int
@@ -190,6 +192,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     acked: bool | None = None
     acked_at: datetime | None = None
     ack_dedup: str | None = None
+    looked: bool = False
+    closed: bool = False
 
 
 class Execution(StrEnum):
@@ -299,7 +303,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     key          commands of one key are redundant while they wait
     joined       correlation ids of callers whose own command was joined to this one
     failures     what went wrong, newest first
-    cancel_asked  no further attempt; the one on its way may still be answered
+    stop         cancelled or superseded while on its way: no further attempt, but it may still be answered
+    started_at   when it was added, or replayed
     """
 
     id: str
@@ -329,8 +334,9 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     response: Response | None = None
     reason: EndReason | None = None
     outcome: Outcome | None = None
-    cancel_asked: bool = False
+    stop: EndReason | None = None
     replays: int = 0
+    started_at: datetime
 
     @property
     def family(self) -> Family:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from remuda.devices.command import Answer, CommandType, Device, Phase
+from remuda.devices.command import Answer, CommandType, Device, Family, Phase
 from remuda.errors import RemudaError
 
 
@@ -47,9 +47,14 @@ class Codec(Protocol):
         ...
 
 
-def answers(answer: Answer, command: CommandType, family: str, phase: Phase | None) -> bool:
+_WRITTEN = frozenset({Family.CONTROL, Family.WRITE})
+
+
+def answers(answer: Answer, command: CommandType, family: Family, phase: Phase | None) -> bool:
     """Whether an answer can be the one to a command."""
-    if answer.family != family:
+    # A bare reply to a write does not say whether a switch or a setting was written.
+    is_bare = answer.type is None and answer.family in _WRITTEN and family in _WRITTEN
+    if answer.family is not family and not is_bare:
         return False
     if answer.type is not None and answer.type is not command:
         return False

@@ -9,7 +9,16 @@ from typing import Any, Literal
 
 import msgspec
 
+from remuda.devices.codecs.dlt645 import (
+    Control,
+    MeterReport,
+    Request,
+    answer_frame,
+    parse_request,
+    report_frame,
+)
 from remuda.devices.command import FAMILIES, CommandType, Family, Phase
+from remuda.errors import DecodeError
 
 TOKEN_DIGITS = 20
 _VERSION = "CA168-2.3"
@@ -46,6 +55,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 class Meter:
     """One meter. `refuse` is the share of tokens, switchings and writes that it refuses by chance.
 
+    `gateway` is the one that reaches it (None: the network chooses), `spreading_factor` that of its frames.
+
     >>> meter = Meter("47003333771", rng=random.Random(1))
     >>> meter.carry_out(CommandType.TURN_OFF, None, None, datetime.now(UTC))
     Reply(ok=True, data=None, code=None)
@@ -59,8 +70,12 @@ class Meter:
         refuse: float = 0.0,
         device_class: Literal["A", "C"] = "C",
         credit_kwh: float = 25.0,
+        gateway: str | None = None,
+        spreading_factor: int = 9,
     ) -> None:
         self.serial = serial
+        self.gateway = gateway
+        self.spreading_factor = spreading_factor
         self.refuse = refuse
         self.device_class = device_class
         self.relay_on = True
@@ -113,6 +128,31 @@ class Meter:
             return self._done(type, data, now, Reply(ok=False, code="BAD_DATA"), applied=False)
         return self._done(type, data, now, Reply(ok=True), applied=True)
 
+    def receive(self, frame: bytes, now: datetime) -> bytes | None:
+        """A frame from the air: the frame that answers it; None when it is damaged or for another meter."""
+        try:
+            request = parse_request(frame)
+        except DecodeError:
+            return None
+        if int(request.serial) != int(self.serial):
+            return None
+        asked = _asked(request)
+        if asked is None:
+            self._done(None, request.payload, now, Reply(ok=False, code="UNSUPPORTED"), applied=False)
+            return answer_frame(request, ok=False, code=0x02)
+        reply = self.carry_out(*asked, request.phase, now)
+        return answer_frame(request, ok=reply.ok, value=reply.data, relay_on=self.relay_on)
+
+    def report(self, now: datetime) -> bytes:
+        """What it tells by itself, as a frame."""
+        report = MeterReport(
+            at=self.local_time(now),
+            remaining=self.credit_kwh,
+            voltage=230.0,
+            flags=() if self.relay_on else ("relay_open",),
+        )
+        return report_frame(self.serial, report)
+
     def _done(
         self, kind: CommandType | None, data: Any, now: datetime, reply: Reply, *, applied: bool
     ) -> Reply:
@@ -126,7 +166,8 @@ class Meter:
         return round(self._rng.uniform(0.0, most), digits) if self.relay_on else 0.0
 
     def _take_token(self, kind: CommandType, data: Any, now: datetime) -> Reply:
-        token = "".join(each for each in str(data) if each.isdigit())
+        written = data.get("token") if isinstance(data, dict) else data
+        token = "".join(each for each in str(written) if each.isdigit())
         if len(token) != TOKEN_DIGITS:
             return self._done(None, data, now, Reply(ok=False, code="BAD_TOKEN"), applied=False)
         if kind is CommandType.DELIVER_PREEXISTING_TOKEN:
@@ -159,6 +200,18 @@ class Meter:
             return False
         self.clock_offset += wanted - shown
         return True
+
+
+def _asked(request: Request) -> tuple[CommandType, Any] | None:
+    """What a frame asks for, and with which data; None where the meter knows no such command."""
+    if request.control is Control.TOKEN:
+        return CommandType.DELIVER_PREEXISTING_TOKEN, request.payload.hex()
+    kind, digits = request.type, request.payload.hex()
+    if kind is CommandType.SET_DATE:
+        return kind, f"20{digits[:2]}-{digits[2:4]}-{digits[4:6]}"
+    if kind is CommandType.SET_TIME:
+        return kind, f"{digits[:2]}:{digits[2:4]}:{digits[4:6]}"
+    return None if kind is None else (kind, None)
 
 
 def _as_date(data: Any) -> date:

@@ -12,6 +12,7 @@ from remuda.codec import decode_headers
 from remuda.errors import DecodeError
 from remuda.lifecycle import TERMINAL_STATES, State
 from remuda.message import PRIORITIES, DeadLetter, JobRecord, Stats
+from remuda.stores.command_trail import trail_name
 from remuda.stores.sql.moments import aware, aware_or_none, naive
 from remuda.stores.sql.schema import StoredState, archive, message
 from remuda.stores.sql.schema import queue as queue_table
@@ -102,8 +103,11 @@ def record_from(row: Row) -> JobRecord:
 
 
 def queues() -> Steps[list[str]]:
-    """Every queue that holds a message, live or ended, or is paused."""
-    rows = yield union(select(_MAIN.queue), select(_ENDED.queue), select(queue_table.c.name))
+    """Every queue that holds a message, live or ended, or is paused; not the trails of device fleets."""
+    known = select(queue_table.c.name).where(
+        ~queue_table.c.name.startswith(trail_name(""), autoescape=True),
+    )
+    rows = yield union(select(_MAIN.queue), select(_ENDED.queue), known)
     return sorted(row[0] for row in rows)
 
 

@@ -18,6 +18,11 @@ from remuda.stores.sql.moments import naive
 from remuda.stores.sql.schema import (
     SCHEMA_VERSION,
     archive,
+    command,
+    command_fleet,
+    command_lane,
+    command_name,
+    command_signal,
     message,
     metadata,
     queue,
@@ -27,7 +32,20 @@ from remuda.stores.sql.schema import (
     transition,
 )
 
-_ALL = (message, archive, transition, queue, rate, result, schema_version)
+_ALL = (
+    message,
+    archive,
+    transition,
+    queue,
+    rate,
+    result,
+    command,
+    command_name,
+    command_lane,
+    command_signal,
+    command_fleet,
+    schema_version,
+)
 
 # A column's type is right when the database's is of the same family.
 _FAMILIES: tuple[tuple[type[Any], ...], ...] = (
@@ -145,6 +163,11 @@ def _to_2(connection: Connection) -> None:
     _complete(connection)
 
 
+def _to_3(connection: Connection) -> None:
+    """Commands to devices: tables of their own."""
+    _complete(connection)
+
+
 def _rebuild(connection: Connection) -> None:
     """SQLite cannot turn a table into one that never uses a row number again: make new ones and copy."""
     inspector = inspect(connection)
@@ -212,4 +235,4 @@ def _widen_moment(
         connection.exec_driver_sql(f"ALTER TABLE {table.name} MODIFY COLUMN {definition}")
 
 
-_STEPS: dict[int, Callable[[Connection], None]] = {1: _to_1, 2: _to_2}
+_STEPS: dict[int, Callable[[Connection], None]] = {1: _to_1, 2: _to_2, 3: _to_3}

@@ -28,7 +28,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 class StoredState(enum.Enum):
@@ -50,6 +50,7 @@ _bytes = LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
 _long_text = Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
 # Compared byte by byte, as on the other databases: quicker than by the rules of a language.
 _name = String(255).with_variant(String(255, collation="C"), "postgresql")
+_fleet = String(64).with_variant(String(64, collation="C"), "postgresql")
 # The type's name is the reference broker's: its statements cast to it.
 _state = Enum(StoredState, name="sqlbrokermessagestate")
 
@@ -230,6 +231,133 @@ result = Table(
     Column("result", _bytes, nullable=False),
     Column("expires_at", _moment, nullable=False),
     Index("message_result_over", "queue", "expires_at"),
+    **_mysql,
+)
+
+# The commands of device fleets. What a column says only of some commands is NULL in the others, and
+# every index is of those alone (where the database has partial indexes).
+#
+# home         as in `Home`; `published` for a command that has ended and whose subscribers know
+# standing     minus the priority, so that every index ascends
+# due_at       when somebody has to look at it; of one that has ended: when
+# taken_until  of one that has ended: until when a publisher has it
+# ready_lane   its lane, while it can be claimed there
+# turn_held    the turn that it has; `turn_wanted` the one that it waits for in its lane
+# slot_until   until when it counts against the slots of its lane at the latest
+# expires_at   when somebody has to look whether it has expired
+# names_digest  of the names that `command_name` has of it
+command = Table(
+    "command",
+    metadata,
+    Column("fleet", _fleet, primary_key=True),
+    Column("id", _name, primary_key=True),
+    Column("version", BigInteger, nullable=False),
+    Column("home", String(24), nullable=False),
+    Column("status", String(24), nullable=False),
+    Column("type", String(64), nullable=False),
+    Column("device", _name, nullable=False),
+    Column("lane", _name, nullable=False),
+    Column("standing", Integer, nullable=False),
+    Column("due_at", _moment),
+    Column("taken_until", _moment),
+    Column("ready_lane", _name),
+    Column("turn_held", _name),
+    Column("turn_wanted", _name),
+    Column("merge_key", _name),
+    Column("slot_until", _moment),
+    Column("hears", _name),
+    Column("expires_at", _moment),
+    Column("airtime_ms", BigInteger, nullable=False, server_default="0"),
+    Column("names_digest", BigInteger, nullable=False, server_default="0"),
+    Column("record", _bytes, nullable=False),
+    Index("command_status", "fleet", "status", "id"),
+    Index("command_device", "fleet", "device", "id"),
+    Index("command_in_lane", "fleet", "lane", "id"),
+    postgresql_with={
+        "fillfactor": 70,
+        "autovacuum_vacuum_scale_factor": 0.02,
+        "autovacuum_vacuum_threshold": 1000,
+        "autovacuum_vacuum_cost_delay": 0,
+        "autovacuum_analyze_scale_factor": 0.05,
+    },
+    **_mysql,
+)
+
+
+def _index_of_some(name: str, table: Table, some: str, *columns: str, when: str = "IS NOT NULL") -> None:
+    """An index of the rows in which the column `some` says something."""
+    condition = text(f"{some} {when}")
+    Index(
+        name, *(table.c[column] for column in columns), postgresql_where=condition, sqlite_where=condition
+    )
+
+
+_index_of_some("command_ready", command, "ready_lane", "fleet", "ready_lane", "standing", "id")
+_index_of_some("command_turn_held", command, "turn_held", "fleet", "turn_held")
+_index_of_some("command_turn_wanted", command, "turn_wanted", "fleet", "turn_wanted", "standing", "id")
+_index_of_some("command_due", command, "due_at", "fleet", "home", "due_at", "id")
+_index_of_some("command_expires", command, "expires_at", "fleet", "expires_at", "id")
+_index_of_some("command_slots", command, "slot_until", "fleet", "lane", "slot_until")
+_index_of_some("command_key", command, "merge_key", "fleet", "merge_key")
+_index_of_some("command_hears", command, "hears", "fleet", "hears", "id")
+
+# What commands are called besides their ids: by the network server, by whoever asked for them.
+command_name = Table(
+    "command_name",
+    metadata,
+    Column("fleet", _fleet, primary_key=True),
+    Column("name", _name, primary_key=True),
+    Column("kind", String(16), primary_key=True),
+    Column("command_id", _name, primary_key=True),
+    Index("command_name_owner", "fleet", "command_id"),
+    **_mysql,
+)
+
+# ready      whether anything in it can be claimed
+# opens_at   when its pace lets the next command out; `earned_at` when its air time is paid off
+# served     a number that grows with every command that leaves a lane of the fleet
+command_lane = Table(
+    "command_lane",
+    metadata,
+    Column("fleet", _fleet, primary_key=True),
+    Column("lane", _name, primary_key=True),
+    Column("ready", SmallInteger, nullable=False, server_default="0"),
+    Column("served", BigInteger, nullable=False, server_default="0"),
+    Column("opens_at", _moment),
+    Column("earned_at", _moment),
+    Column("held_until", _moment),
+    Column("held_why", _long_text),
+    Index("command_lane_ready", "fleet", "ready"),
+    **_mysql,
+)
+
+# The inbox of signals (`forget_at` is NULL), and the ids of those that are done, for as long as they are
+# remembered. `due_at` of one that was taken is when it may be taken again.
+command_signal = Table(
+    "command_signal",
+    metadata,
+    Column("seq", _row_id, primary_key=True, autoincrement=True),
+    Column("fleet", _fleet, nullable=False),
+    Column("id", _name, nullable=False),
+    Column("device", _name, nullable=False),
+    Column("body", _bytes, nullable=False),
+    Column("received_at", _moment, nullable=False),
+    Column("looks", Integer, nullable=False, server_default="0"),
+    Column("due_at", _moment),
+    Column("remember_us", BigInteger, nullable=False),
+    Column("forget_at", _moment),
+    Index("command_signal_id", "fleet", "id", unique=True),
+    Index("command_signal_done", "fleet", "forget_at", "seq"),
+    **_mysql,
+)
+_index_of_some("command_signal_inbox", command_signal, "forget_at", "fleet", "seq", when="IS NULL")
+
+# One row of each fleet, for whoever has to be alone with it, and the number of commands that left its lanes.
+command_fleet = Table(
+    "command_fleet",
+    metadata,
+    Column("fleet", _fleet, primary_key=True),
+    Column("served", BigInteger, nullable=False, server_default="0"),
     **_mysql,
 )
 

@@ -89,6 +89,16 @@ class SqlStore(Store):
     async def run_sync(self, act: Callable[[Connection], T]) -> T:
         """Run a function over a SQLAlchemy connection in one transaction (schema work)."""
 
+    async def change(self, make: Callable[[], Steps[T]]) -> T:
+        """Run an operation of hand-tuned statements in one transaction."""
+        await self._ready()
+        return await self._hot(make)
+
+    async def look(self, make: Callable[[], Steps[T]]) -> T:
+        """Run an operation that changes nothing."""
+        await self._ready()
+        return await self._cold(make, read_only=True)
+
     async def run_on_schema(self, act: Callable[[Connection], T]) -> T:
         """`run_sync`, while nobody else works on the schema. Subclasses lock where that takes a lock."""
         return await self.run_sync(act)

@@ -1,0 +1,94 @@
+"""What an answer to an attempt means for its command: its end, or what a read tells about a token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from remuda.devices.case import Case
+from remuda.devices.certainty import is_conclusive, number_in, outcome_of_refusal, unresolved
+from remuda.devices.command import Answer, Execution, Family, Fate, Outcome, Purpose
+from remuda.devices.networks.contract import TaskResult
+
+
+def resolve(case: Case, number: int, answer: Answer, *, reason: str | None = None) -> None:
+    """Push: the device answered to this attempt."""
+    attempt = case.command.attempts[number - 1]
+    case.change_attempt(number, fate=Fate.ANSWERED, closed=True)
+    if attempt.purpose is not Purpose.SEND:
+        _read(case, number, answer.data if answer.ok else None)
+    elif answer.ok:
+        _executed(case, answer.data, "uplink", reason)
+    else:
+        _refused(case, outcome_of_refusal(case.command), answer.data or answer.code, "uplink", reason)
+
+
+def resolve_task(case: Case, number: int, result: TaskResult) -> None:
+    """Pull: the task of this attempt has ended."""
+    attempt = case.command.attempts[number - 1]
+    ok = result.execution is Execution.EXECUTION_SUCCESS
+    if attempt.purpose is not Purpose.SEND:
+        case.change_attempt(number, fate=Fate.ANSWERED, closed=True)
+        _read(case, number, result.data if ok else None)
+    elif ok:
+        case.change_attempt(number, fate=Fate.ANSWERED, closed=True)
+        _executed(case, result.data, "task", None)
+    elif result.refused:
+        case.change_attempt(number, fate=Fate.ANSWERED, closed=True)
+        _refused(case, outcome_of_refusal(case.command), result.data or result.code, "task", None)
+    else:
+        # A vendor's "failed" may be an answer that was lost on its way back.
+        case.change_attempt(number, fate=Fate.UNKNOWN, closed=True)
+        if case.command.is_single_use and case.command.expectation is not None:
+            case.retry_or_fail("task_failed", code=result.code)
+            return
+        outcome = Outcome.REFUSED if case.command.family is Family.READ else Outcome.UNKNOWN
+        _refused(case, outcome, result.data or result.code, "task", "task_failed")
+
+
+def _executed(case: Case, data: Any, source: str, reason: str | None) -> None:
+    execution = Execution.EXECUTION_SUCCESS
+    case.succeed(execution, outcome=Outcome.EXECUTED, data=data, source=source, reason=reason)
+
+
+def _refused(case: Case, outcome: Outcome, data: Any, source: str, reason: str | None) -> None:
+    execution = Execution.EXECUTION_FAILURE
+    case.succeed(execution, outcome=outcome, data=data, source=source, reason=reason)
+
+
+def _read(case: Case, number: int, data: Any) -> None:
+    """A read before or after the token has told something; a newer attempt, if there is one, goes on."""
+    purpose = case.command.attempts[number - 1].purpose
+    value = number_in(data)
+    if value is not None and purpose is Purpose.BASELINE:
+        if not unresolved(case.command):
+            case.change(baseline=value)
+        reason = "baseline_read"
+    elif value is not None:
+        reason = _probed(case, value, data)
+    else:
+        reason = f"{purpose}_failed"
+    if case.command.has_ended or not case.is_last(number):
+        return
+    if reason in ("baseline_read", "probe_not_applied"):
+        case.again_at_once(reason)
+    else:
+        case.retry_or_fail(reason)
+
+
+def _probed(case: Case, value: float, data: Any) -> str:
+    """What a read tells about a token of unknown outcome."""
+    command = case.command
+    expectation, doubtful = command.expectation, unresolved(command)
+    if expectation is None or not doubtful:
+        return "probe_not_applied"
+    if expectation.is_met(value, command.baseline):
+        for each in doubtful:
+            case.change_attempt(each.number, fate=Fate.ANSWERED)
+        _executed(case, data, "probe", "probe_applied")
+        return "probe_applied"
+    if not is_conclusive(command):
+        return "probe_inconclusive"
+    for each in doubtful:
+        case.change_attempt(each.number, fate=Fate.NOT_APPLIED)
+    case.change(baseline=value)
+    return "probe_not_applied"

@@ -1,0 +1,279 @@
+"""Fleet: what a program sends its commands through, and looks after them with."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from remuda.clock import Clock
+from remuda.devices.codecs import Codecs, default_codecs
+from remuda.devices.command import Command, Merge, Outcome
+from remuda.devices.happenings import (
+    CancelAsked,
+    JoinedBy,
+    KeyGivenUp,
+    ReplayAsked,
+    Superseded,
+)
+from remuda.devices.ledger import Addition, Ledger, Page, opened
+from remuda.devices.sending import NewCommand, make_command, merge_of
+from remuda.devices.timings import Timings
+from remuda.errors import StoreUnavailableError
+from remuda.identity import make_identity
+from remuda.ids import IdMaker
+from remuda.lifecycle import CommandStatus, EndReason
+from remuda.stores.commands import CommandStats, CommandStore, LaneStats
+from remuda.stores.opening_commands import open_commands
+from remuda.transition import Transition, to_ms
+
+_TOGETHER = 500  # commands that are added in one step
+_TRIES = 20
+_WAITING = (CommandStatus.QUEUED, CommandStatus.TO_RETRY)
+
+
+class Sent(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a command that was to be sent.
+
+    is_new      False: one that waited already answers for it, and `id` is that one's
+    superseded  commands that it made redundant
+    """
+
+    id: str
+    is_new: bool = True
+    superseded: tuple[str, ...] = ()
+
+
+class Cancellation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a cancellation could still do.
+
+    has_ended  False: it is on its way; no further attempt is made, and it ends with the one under way
+    outcome    what the device did as far as is certain; `unknown` where it may have been carried out
+    """
+
+    id: str
+    status: CommandStatus
+    has_ended: bool
+    outcome: Outcome | None
+    words: str
+
+
+class Fleet:
+    """The commands of a fleet of devices, on a store that a URL names.
+
+    >>> async with Fleet("sqlite:///fleet.db") as fleet:
+    ...     sent = await fleet.send(NewCommand(type=CommandType.READ_CREDIT, device=meter, grid="lagos-7"))
+    """
+
+    def __init__(
+        self,
+        store: str | CommandStore,
+        *,
+        name: str = "devices",
+        codecs: Codecs | None = None,
+        timings: Timings | None = None,
+        lanes_by_gateway: bool = False,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        who: str | None = None,
+    ) -> None:
+        self.store = open_commands(store, fleet=name, clock=clock) if isinstance(store, str) else store
+        self.codecs = codecs or default_codecs()
+        self.timings = timings or Timings()
+        self.lanes_by_gateway = lanes_by_gateway
+        self.who = who or make_identity("sender")
+        self.ledger = Ledger(self.store, timings=self.timings, rng=rng or random.Random(), who=self.who)
+        self._ids = IdMaker()
+
+    async def __aenter__(self) -> Self:
+        await self.store.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self.store.close()
+
+    # -- sending
+
+    async def send(self, new: NewCommand) -> Sent:
+        """Send one command. Returns when it is durable."""
+        return (await self.send_many([new]))[0]
+
+    async def send_many(self, new: Sequence[NewCommand]) -> list[Sent]:
+        """Send many, in order, 500 in each atomic step; all are checked before any is written."""
+        await self.store.open()
+        now = self.store.now()
+        ids = self._ids.make(len(new), to_ms(now))
+        commands = [
+            make_command(each, command_id=one, now=now, codecs=self.codecs, by_gateway=self.lanes_by_gateway)
+            for each, one in zip(new, ids, strict=True)
+        ]
+        sent: list[Sent] = []
+        for start in range(0, len(commands), _TOGETHER):
+            sent += await self._send_together(commands[start : start + _TOGETHER])
+        return sent
+
+    async def _send_together(self, commands: Sequence[Command]) -> list[Sent]:
+        keys = list({each.key for each in commands if each.key is not None})
+        for _ in range(_TRIES):
+            owners = {}
+            if keys:
+                owners = {key: opened(each) for key, each in (await self.store.owners(keys)).items()}
+            batch = _Merging(self.ledger, owners)
+            sent = [batch.take(each) for each in commands]
+            if await self.ledger.add(batch.added(), batch.others):
+                return sent
+        raise StoreUnavailableError(f"{len(commands)} commands were not added: others were quicker each time")
+
+    # -- looking
+
+    async def get(self, command_id: str) -> Command | None:
+        """Everything that is known of a command."""
+        return (await self.ledger.load([command_id])).get(command_id)
+
+    async def find(self, name: str) -> list[Command]:
+        """Commands by their id, an attempt's external id, or a caller's correlation id; oldest first."""
+        ids = await self.store.named(name)
+        found = await self.ledger.load(ids)
+        return [found[each] for each in sorted(found)]
+
+    async def commands(
+        self,
+        *,
+        status: CommandStatus | None = None,
+        lane: str | None = None,
+        device: str | None = None,
+        limit: int = 100,
+    ) -> list[Command]:
+        """Commands, newest first."""
+        found = await self.store.commands(status=status, lane=lane, device=device, limit=limit)
+        return [opened(each) for each in found]
+
+    async def story(self, command: Command) -> list[Transition]:
+        """Every state change of a command, as far back as the trail goes."""
+        after = await self.store.trail_offset(since=command.created_at)
+        story: list[Transition] = []
+        while True:
+            page = await self.store.transitions(after=after, limit=5_000)
+            story += (each for each in page.transitions if each.message == command.id)
+            if not page.transitions or (command.has_ended and story and story[-1].at >= command.status_since):
+                return story
+            after = page.next_offset
+
+    async def lanes(self) -> list[LaneStats]:
+        """The lanes in which something waits, or that are held."""
+        return await self.store.lanes()
+
+    async def stats(self) -> CommandStats:
+        """The fleet in numbers."""
+        return await self.store.stats()
+
+    # -- operating
+
+    async def cancel(self, command_id: str) -> Cancellation | None:
+        """Stop a command, and say what may already have happened; None when there is no such command."""
+        await self.ledger.happen({command_id: [CancelAsked()]})
+        command = await self.get(command_id)
+        return None if command is None else _cancellation(command)
+
+    async def replay(
+        self, command_id: str, *, not_applied: bool = False, expires_at: datetime | None = None
+    ) -> bool:
+        """Begin a failed command anew, with a fresh budget; False when it did not fail, or must not.
+
+        A token that may have been applied is not sent again unless a read can tell, or the caller has made
+        sure (`not_applied`).
+        """
+        happening = ReplayAsked(not_applied=not_applied, expires_at=expires_at)
+        upshots = await self.ledger.happen({command_id: [happening]})
+        return any(each.command.status is CommandStatus.QUEUED for each in upshots)
+
+    async def hold_lane(self, lane: str, *, until: datetime | None = None, why: str = "held") -> None:
+        """Send nothing from a lane until a moment, or until it is released."""
+        await self.store.hold_lane(lane, until=until, why=why)
+
+    async def release_lane(self, lane: str) -> None:
+        """End a hold."""
+        await self.store.release_lane(lane)
+
+
+class _Merging:
+    """New commands on their way into the store, and what they do to those that wait there."""
+
+    def __init__(self, ledger: Ledger, owners: dict[str, Command]) -> None:
+        self._owners = owners
+        self._new: dict[str, Addition] = {}
+        self._by_key: dict[str, str] = {}
+        self._ledger = ledger
+        self.others: Page = ledger.page(owners.values())
+
+    def added(self) -> list[Addition]:
+        return list(self._new.values())
+
+    def take(self, command: Command) -> Sent:
+        """What becomes of one new command."""
+        key = command.key
+        twin = None if key is None else self._by_key.get(key)
+        owner = None if key is None else self._owners.get(key)
+        if key is None or (twin is None and owner is None):
+            return self._add(command)
+        if twin is not None:
+            return self._meet_twin(command, twin)
+        if owner is None:
+            return self._add(command)
+        if merge_of(command.type) is Merge.SUPERSEDE:
+            self.others.apply(owner.id, Superseded(by=command.id))
+            sent = self._add(command)
+            return Sent(id=sent.id, superseded=(owner.id,))
+        if owner.is_single_use or owner.status in _WAITING:
+            joined = JoinedBy(correlation_id=command.correlation_id, priority=command.priority)
+            self.others.apply(owner.id, joined)
+            return Sent(id=owner.id, is_new=False)
+        self.others.apply(owner.id, KeyGivenUp())
+        return self._add(command)
+
+    def _add(self, command: Command) -> Sent:
+        self._new[command.id] = Addition(command)
+        if command.key is not None:
+            self._by_key[command.key] = command.id
+        return Sent(id=command.id)
+
+    def _meet_twin(self, command: Command, twin: str) -> Sent:
+        """Another of the same key stands in the same batch: the later one joins it, or takes its place."""
+        if merge_of(command.type) is Merge.JOIN:
+            joined = JoinedBy(correlation_id=command.correlation_id, priority=command.priority)
+            self._new[twin] = self._ledger.addition(self._new[twin].command, joined)
+            return Sent(id=twin, is_new=False)
+        self._new[twin] = self._ledger.addition(self._new[twin].command, Superseded(by=command.id))
+        self._add(command)
+        return Sent(id=command.id, superseded=(twin,))
+
+
+_CANCELLED_WORDS = {
+    Outcome.NOT_EXECUTED: "cancelled; the device never got it",
+    Outcome.UNKNOWN: "cancelled; the device may have got it, and may have carried it out",
+}
+
+
+def _cancellation(command: Command) -> Cancellation:
+    if not command.has_ended:
+        words = "on its way already: no further attempt is made, and what becomes of this one is waited for"
+    elif command.reason is EndReason.CANCELLED and command.outcome is not None:
+        words = _CANCELLED_WORDS.get(command.outcome, "cancelled")
+    else:
+        words = f"not cancelled: it had ended before as {command.status}"
+    return Cancellation(
+        id=command.id,
+        status=command.status,
+        has_ended=command.has_ended,
+        outcome=command.outcome,
+        words=words,
+    )

@@ -1,0 +1,61 @@
+"""Lanes are held while their gateway is down: nothing piles up at the network server meanwhile."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from remuda.devices.command import Protocol
+from remuda.devices.networks.contract import GatewayState, Network, NetworkError
+from remuda.stores.commands import CommandStore, LaneStats
+
+_log = logging.getLogger("remuda.devices")
+
+WHY = "gateway down"  # holds with another reason are an operator's, and are left alone
+
+
+class Gatekeeper:
+    """Compares what the networks say of their gateways with the holds in the store."""
+
+    def __init__(self, store: CommandStore, networks: Iterable[Network]) -> None:
+        self._store = store
+        self._networks = list(networks)
+
+    async def look(self) -> None:
+        """Hold the lanes of gateways that are down, and release those that are up again."""
+        lanes: Sequence[LaneStats] | None = None
+        for network in self._networks:
+            try:
+                gateways = await network.gateways()
+            except NetworkError as error:
+                _log.warning("the gateways of %s cannot be looked at: %s", network.protocol, error)
+                continue
+            if not gateways:
+                continue
+            if lanes is None:
+                lanes = await self._store.lanes()
+            down, up = lanes_down_and_up(network.protocol, gateways)
+            for lane in lanes:
+                if lane.lane in down and lane.held_why is None:
+                    await self._store.hold_lane(lane.lane, until=None, why=WHY)
+                    _log.warning("lane %s is held: its gateway is down", lane.lane)
+                elif lane.lane in up and lane.held_why == WHY:
+                    await self._store.release_lane(lane.lane)
+                    _log.info("lane %s is released: its gateway is up", lane.lane)
+
+
+def lanes_down_and_up(protocol: Protocol, gateways: Sequence[GatewayState]) -> tuple[set[str], set[str]]:
+    """The lanes whose gateways are all down, and those with at least one that is up.
+
+    A gateway of which nothing is known says nothing about its lanes.
+    """
+    states: dict[str, list[bool]] = {}
+    for gateway in gateways:
+        if gateway.is_up is None:
+            continue
+        own = f"lorawan_gateway:{gateway.id}" if protocol.is_push else f"gateway:{gateway.id}"
+        states.setdefault(own, []).append(gateway.is_up)
+        if protocol.is_push and gateway.grid is not None:
+            states.setdefault(f"lorawan_network:{gateway.grid}", []).append(gateway.is_up)
+    down = {lane for lane, up in states.items() if not any(up)}
+    return down, set(states) - down

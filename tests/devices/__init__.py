@@ -1,0 +1,1 @@
+"""Commands to devices: codecs, networks, rules, engine and simulator."""
