@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+import itertools
+from collections.abc import Awaitable, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -23,6 +25,8 @@ from remuda.stores.commands import (
     StoredSignal,
 )
 from remuda.transition import Transition
+
+T = TypeVar("T")
 
 LANE = "gateway:g1"
 OTHER_LANE = "gateway:g2"
@@ -120,6 +124,11 @@ async def due(store: CommandStore, *homes: Home, limit: int = 100, hold: timedel
 
 async def lane_of(store: CommandStore, lane: str = LANE) -> LaneStats | None:
     return next((each for each in await store.lanes() if each.lane == lane), None)
+
+
+async def side_by_side(calls: Iterable[Awaitable[list[T]]]) -> list[T]:
+    """Run them at the same time; what all of them found."""
+    return list(itertools.chain.from_iterable(await asyncio.gather(*calls)))
 
 
 # -- signals

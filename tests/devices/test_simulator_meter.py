@@ -94,12 +94,12 @@ def test_a_bare_token_says_by_its_first_digit_what_it_does(token: str, kind: Com
 
 def test_frames_are_carried_out_and_answered() -> None:
     meter = new_meter(credit_kwh=12.5)
-    assert heard(meter.receive(frame(CommandType.READ_CREDIT), NOW)).data == 12.5
+    assert heard(meter.receive(frame(CommandType.READ_CREDIT), NOW)).data == {"value": 12.5, "relay": "on"}
     assert heard(meter.receive(frame(CommandType.TURN_OFF), NOW)).ok
     assert not meter.relay_on
     voltage = heard(meter.receive(frame(CommandType.READ_VOLTAGE, phase=Phase.B), NOW))
     assert voltage.phase is Phase.B
-    assert 200 < voltage.data < 250
+    assert 200 < voltage.data["value"] < 250
     refused = new_meter(refuse=1.0).receive(frame(CommandType.TOP_UP, TOP_UP_5), NOW)
     assert (heard(refused).family, heard(refused).ok) == (Family.TOKEN, False)
 
@@ -121,8 +121,8 @@ def test_the_clock_can_be_set_by_date_and_by_time() -> None:
     assert heard(meter.receive(frame(CommandType.SET_TIME, "08:15:30"), NOW)).ok
     later = NOW + timedelta(hours=1)
     assert meter.local_time(later) == datetime(2031, 3, 4, 9, 15, 30, tzinfo=UTC)
-    assert heard(meter.receive(frame(CommandType.READ_DATE), later)).data == "2031-03-04"
-    assert heard(meter.receive(frame(CommandType.READ_TIME), later)).data == "09:15:30"
+    assert heard(meter.receive(frame(CommandType.READ_DATE), later)).data["value"] == "2031-03-04"
+    assert heard(meter.receive(frame(CommandType.READ_TIME), later)).data["value"] == "09:15:30"
 
 
 def test_a_date_that_is_none_is_refused() -> None:

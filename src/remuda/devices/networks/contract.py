@@ -99,10 +99,10 @@ class Network(ABC):
 
     protocol: Protocol
 
-    async def open(self) -> None:
+    async def open(self) -> None:  # noqa: B027  # most need nothing
         """Get ready. Nothing is sent before the first call."""
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027  # as above
         """Give everything back."""
 
     @abstractmethod

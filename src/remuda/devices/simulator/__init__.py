@@ -8,7 +8,8 @@ seeded by name, so that one seed gives one history. Nothing in the rest of Remud
     meter               what a meter knows and does, and the truth of what it did
     gateway             half duplex, duty cycle, outages
     radio               loss, delays and failures of every leg, from one seed
-    chirpstack          the network server's core: queues, scheduler, events; no sockets
+    chirpstack          the network server's core: queues, scheduler, frames; no sockets. Its parts:
+                        `session` (a device), `rounds` (when to look at one), `events` (their JSON)
     chirpstack_grpc     its API over gRPC
     webhooks            its events over HTTP
     chirpstack_network  its API and events inside the process

@@ -47,7 +47,9 @@ class HttpServer:
 
     async def start(self, port: int = 0) -> None:
         """Listen; `url` says where."""
-        config = uvicorn.Config(self._app, ws="none", lifespan="off", log_config=None, access_log=False)
+        config = uvicorn.Config(
+            self._app, ws="none", lifespan="off", log_config=None, access_log=False, proxy_headers=False
+        )
         config.load()
         # Not uvicorn's own server: that takes the program's signals, and its time to stop.
         self._server = await asyncio.get_running_loop().create_server(
@@ -68,11 +70,6 @@ class HttpServer:
             each.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         await server.wait_closed()
-
-    @property
-    def connections(self) -> int:
-        """How many clients are connected."""
-        return len(self._transports)
 
     def cut(self) -> Response:
         """An answer that is none: the connection is reset."""

@@ -9,7 +9,6 @@ device. A time-out is told lazily, at the next attempt to send.
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
@@ -25,6 +24,7 @@ from remuda.devices.simulator.gateway import STATS_EVERY, Gateway
 from remuda.devices.simulator.meter import Meter
 from remuda.devices.simulator.radio import Weather
 from remuda.devices.simulator.rounds import Rounds
+from remuda.devices.simulator.session import Item, Session
 from remuda.errors import ConfigurationError, RemudaError
 
 Deliver = Callable[[str, Event], Awaitable[None] | None]
@@ -45,19 +45,6 @@ class InvalidItemError(RemudaError, ValueError):
     """A queue item that the network server does not take."""
 
 
-class Item(msgspec.Struct, kw_only=True):
-    """An item in a device's queue. `f_cnt_down` is set when it is scheduled for the first time."""
-
-    id: str
-    data: bytes
-    f_port: int
-    confirmed: bool
-    expires_at: datetime | None = None
-    is_pending: bool = False
-    f_cnt_down: int | None = None
-    times_out_at: float | None = None  # of the loop's time; None for class A, which waits for an uplink
-
-
 class GatewayRow(msgspec.Struct, frozen=True, kw_only=True):
     """What the server tells of a gateway. It is online while its statistics arrive."""
 
@@ -65,33 +52,6 @@ class GatewayRow(msgspec.Struct, frozen=True, kw_only=True):
     grid: str | None
     last_seen: datetime | None
     online: bool
-
-
-class _Device:
-    """What the server keeps of a device, and the way to it."""
-
-    def __init__(self, meter: Meter, gateway: Gateway, weather: Weather) -> None:
-        self.meter = meter
-        self.eui = meter.dev_eui
-        self.gateway = gateway
-        self.info = events.device_info(meter, gateway.grid)
-        self.queue: deque[Item] = deque()
-        self.ids = weather.source(f"ids/{self.eui}")
-        self.f_cnt_down = self.ids.randint(100, 5000)  # its session is not new
-        self.f_cnt_up = self.ids.randint(100, 5000)
-        self.dev_addr = f"{self.ids.getrandbits(32):08x}"
-        self.rssi = self.ids.randint(-118, -80)
-        self.snr = round(self.ids.uniform(-8.0, 10.0), 1)
-
-    @property
-    def is_class_c(self) -> bool:
-        return self.meter.device_class == "C"
-
-    def new_id(self) -> str:
-        return str(uuid.UUID(int=self.ids.getrandbits(128), version=4))
-
-    def item(self, item_id: str) -> Item | None:
-        return next((each for each in self.queue if each.id == item_id), None)
 
 
 class SimulatedChirpStack:
@@ -130,10 +90,10 @@ class SimulatedChirpStack:
         self._devices = {
             device.eui: device
             for device in (
-                _Device(meter, self._gateway_of(meter, index), weather) for index, meter in enumerate(meters)
+                Session(meter, self._gateway_of(meter, index), weather) for index, meter in enumerate(meters)
             )
         }
-        self._rounds = Rounds[_Device](schedule_every.total_seconds(), _BATCH, self._attempt)
+        self._rounds = Rounds[Session](schedule_every.total_seconds(), _BATCH, self._attempt)
         self._deliveries: set[asyncio.Future[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._epoch = 0  # a timer of an earlier start does nothing
@@ -218,7 +178,7 @@ class SimulatedChirpStack:
         online = seen is not None and now - seen <= 2 * STATS_EVERY
         return GatewayRow(id=gateway.id, grid=gateway.grid, last_seen=seen, online=online)
 
-    def _device(self, dev_eui: str) -> _Device:
+    def _device(self, dev_eui: str) -> Session:
         device = self._devices.get(dev_eui.lower())
         if device is None:
             raise UnknownDeviceError(f"no device {dev_eui!r}")
@@ -226,12 +186,12 @@ class SimulatedChirpStack:
 
     # The scheduler
 
-    def _look_at(self, device: _Device, in_s: float) -> None:
+    def _look_at(self, device: Session, in_s: float) -> None:
         """Have the scheduler look at a device, if it is one that listens all the time."""
         if self._loop is not None and device.is_class_c:
             self._rounds.plan(device, self._loop.time() + in_s)
 
-    def _attempt(self, device: _Device, *, dedup: str = "", sent: datetime | None = None) -> None:
+    def _attempt(self, device: Session, *, dedup: str = "", sent: datetime | None = None) -> None:
         """Send the next item that can be sent. `sent`: when the uplink ended that opened a class A window."""
         now = asyncio.get_running_loop().time()
         item = self._next_item(device, now, dedup)
@@ -246,7 +206,7 @@ class SimulatedChirpStack:
         start = None if sent is None else sent + _RX1
         self._later(self.weather.delay_s(device.eui), self._at_gateway, device, item, start)
 
-    def _next_item(self, device: _Device, now: float, dedup: str) -> Item | None:
+    def _next_item(self, device: Session, now: float, dedup: str) -> Item | None:
         """The head of the queue, after what has timed out, has expired or does not fit was thrown away."""
         while device.queue:
             item = device.queue[0]
@@ -267,7 +227,7 @@ class SimulatedChirpStack:
 
     # A frame on its way to the meter
 
-    def _at_gateway(self, device: _Device, item: Item, start: datetime | None) -> None:
+    def _at_gateway(self, device: Session, item: Item, start: datetime | None) -> None:
         now = self.clock.now()
         if not device.gateway.is_up(now):
             return  # and nobody says so
@@ -284,7 +244,7 @@ class SimulatedChirpStack:
         if not self.weather.loses_downlink(device.eui):
             self._later(on_air.total_seconds(), self._at_meter, device, item, counter)
 
-    def _on_refusal(self, device: _Device, refusal: str) -> None:
+    def _on_refusal(self, device: Session, refusal: str) -> None:
         self._tell(
             "log",
             events.log(
@@ -294,7 +254,7 @@ class SimulatedChirpStack:
         if device.queue:
             self._look_at(device, 0.0)
 
-    def _on_tx_ack(self, device: _Device, item_id: str, counter: int) -> None:
+    def _on_tx_ack(self, device: Session, item_id: str, counter: int) -> None:
         item = device.item(item_id)
         if item is None:
             return  # flushed while it was on its way: no event, and the counter stands still
@@ -320,7 +280,7 @@ class SimulatedChirpStack:
         if device.queue:
             self._look_at(device, self._timeout_s if item.is_pending else 0.0)
 
-    def _at_meter(self, device: _Device, item: Item, counter: int) -> None:
+    def _at_meter(self, device: Session, item: Item, counter: int) -> None:
         answer = device.meter.receive(item.data, self.clock.now())
         if answer is None and not item.confirmed:
             return
@@ -344,19 +304,19 @@ class SimulatedChirpStack:
             events.join(device.info, self.clock.now(), dedup=device.new_id(), dev_addr=device.dev_addr),
         )
 
-    def _report_and_again(self, device: _Device, every: timedelta) -> None:
+    def _report_and_again(self, device: Session, every: timedelta) -> None:
         self.report(device.meter)
         drift = self.weather.source(f"reports/{device.eui}").uniform(0.98, 1.02)
         self._later(every.total_seconds() * drift, self._report_and_again, device, every)
 
-    def _send_up(self, device: _Device, data: bytes, acks: int | None) -> None:
+    def _send_up(self, device: Session, data: bytes, acks: int | None) -> None:
         """One uplink, which carries the meter's bytes and the acknowledgement of a frame."""
         device.f_cnt_up += 1
         airtime = time_on_air(len(data), device.meter.spreading_factor, uplink=True)
         start = self.clock.now()
         self._later(airtime.total_seconds(), self._heard, device, start, data, acks, device.f_cnt_up)
 
-    def _heard(self, device: _Device, start: datetime, data: bytes, acks: int | None, f_cnt: int) -> None:
+    def _heard(self, device: Session, start: datetime, data: bytes, acks: int | None, f_cnt: int) -> None:
         end = self.clock.now()
         lost = self.weather.loses_uplink(device.eui)
         if lost or not device.gateway.hears(start, end):
@@ -364,7 +324,7 @@ class SimulatedChirpStack:
         delay = self.weather.delay_s(device.eui) + _DEDUPLICATION_S
         self._later(delay, self._on_uplink, device, end, data, acks, f_cnt)
 
-    def _on_uplink(self, device: _Device, sent: datetime, data: bytes, acks: int | None, f_cnt: int) -> None:
+    def _on_uplink(self, device: Session, sent: datetime, data: bytes, acks: int | None, f_cnt: int) -> None:
         dedup = device.new_id()
         pending = device.queue[0] if device.queue and device.queue[0].is_pending else None
         if pending is not None and acks is not None and pending.f_cnt_down == acks:
@@ -379,7 +339,7 @@ class SimulatedChirpStack:
 
     # Events
 
-    def _tell_up(self, device: _Device, data: bytes, dedup: str, f_cnt: int) -> None:
+    def _tell_up(self, device: Session, data: bytes, dedup: str, f_cnt: int) -> None:
         event = events.up(
             device.info,
             self.clock.now(),
@@ -394,7 +354,7 @@ class SimulatedChirpStack:
         )
         self._tell("up", event)
 
-    def _tell_ack(self, device: _Device, item: Item, *, acknowledged: bool, dedup: str) -> None:
+    def _tell_ack(self, device: Session, item: Item, *, acknowledged: bool, dedup: str) -> None:
         event = events.ack(
             device.info,
             self.clock.now(),
@@ -405,7 +365,7 @@ class SimulatedChirpStack:
         )
         self._tell("ack", event)
 
-    def _tell_discarded(self, device: _Device, item: Item, code: str, why: str) -> None:
+    def _tell_discarded(self, device: Session, item: Item, code: str, why: str) -> None:
         description = f"Device queue-item discarded because {why}"
         context = {"queue_item_id": item.id}
         event = events.log(device.info, self.clock.now(), code=code, description=description, context=context)

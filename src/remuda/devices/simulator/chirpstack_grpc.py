@@ -16,11 +16,11 @@ from google.protobuf.empty_pb2 import Empty  # type: ignore[import-untyped]  # n
 from remuda.devices.simulator.chirpstack import (
     GatewayRow,
     InvalidItemError,
-    Item,
     SimulatedChirpStack,
     UnknownDeviceError,
 )
 from remuda.devices.simulator.radio import Fault
+from remuda.devices.simulator.session import Item
 from remuda.errors import ConfigurationError, RemudaError
 
 T = TypeVar("T")

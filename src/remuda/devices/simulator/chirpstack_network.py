@@ -26,12 +26,12 @@ from remuda.devices.networks.contract import (
 from remuda.devices.networks.signals import Signal
 from remuda.devices.simulator.chirpstack import (
     InvalidItemError,
-    Item,
     SimulatedChirpStack,
     UnknownDeviceError,
 )
 from remuda.devices.simulator.events import Event
 from remuda.devices.simulator.radio import Call, Fault, Weather
+from remuda.devices.simulator.session import Item
 from remuda.errors import RemudaError
 from remuda.lifecycle import EndReason
 

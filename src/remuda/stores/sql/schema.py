@@ -284,22 +284,20 @@ command = Table(
 )
 
 
-def _index_of_some(name: str, table: Table, some: str, *columns: str, when: str = "IS NOT NULL") -> None:
-    """An index of the rows in which the column `some` says something."""
-    condition = text(f"{some} {when}")
-    Index(
-        name, *(table.c[column] for column in columns), postgresql_where=condition, sqlite_where=condition
-    )
+def _index_of_some(name: str, some: str, *columns: str) -> None:
+    """An index of the commands of which the column `some` says anything."""
+    says = text(f"{some} IS NOT NULL")
+    Index(name, *(command.c[column] for column in columns), postgresql_where=says, sqlite_where=says)
 
 
-_index_of_some("command_ready", command, "ready_lane", "fleet", "ready_lane", "standing", "id")
-_index_of_some("command_turn_held", command, "turn_held", "fleet", "turn_held")
-_index_of_some("command_turn_wanted", command, "turn_wanted", "fleet", "turn_wanted", "standing", "id")
-_index_of_some("command_due", command, "due_at", "fleet", "home", "due_at", "id")
-_index_of_some("command_expires", command, "expires_at", "fleet", "expires_at", "id")
-_index_of_some("command_slots", command, "slot_until", "fleet", "lane", "slot_until")
-_index_of_some("command_key", command, "merge_key", "fleet", "merge_key")
-_index_of_some("command_hears", command, "hears", "fleet", "hears", "id")
+_index_of_some("command_ready", "ready_lane", "fleet", "ready_lane", "standing", "id")
+_index_of_some("command_turn_held", "turn_held", "fleet", "turn_held")
+_index_of_some("command_turn_wanted", "turn_wanted", "fleet", "turn_wanted", "standing", "id")
+_index_of_some("command_due", "due_at", "fleet", "home", "due_at", "id")
+_index_of_some("command_expires", "expires_at", "fleet", "expires_at", "id")
+_index_of_some("command_slots", "slot_until", "fleet", "lane", "slot_until")
+_index_of_some("command_key", "merge_key", "fleet", "merge_key")
+_index_of_some("command_hears", "hears", "fleet", "hears", "id")
 
 # What commands are called besides their ids: by the network server, by whoever asked for them.
 command_name = Table(
@@ -350,7 +348,14 @@ command_signal = Table(
     Index("command_signal_done", "fleet", "forget_at", "seq"),
     **_mysql,
 )
-_index_of_some("command_signal_inbox", command_signal, "forget_at", "fleet", "seq", when="IS NULL")
+# MySQL reads the inbox from `command_signal_done`, where it comes first.
+Index(
+    "command_signal_inbox",
+    command_signal.c.fleet,
+    command_signal.c.seq,
+    postgresql_where=text("forget_at IS NULL"),
+    sqlite_where=text("forget_at IS NULL"),
+).ddl_if(callable_=_has_partial_indexes)
 
 # One row of each fleet, for whoever has to be alone with it, and the number of commands that left its lanes.
 command_fleet = Table(
