@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from remuda.clock import VirtualClock
 from remuda.stores.commands import CommandStore, Home
 from tests.commands.workbench import (
@@ -129,7 +131,7 @@ async def test_pruning_goes_no_further_than_its_limit(commands: CommandStore, cl
 async def test_nothing_is_left_of_a_command_that_was_pruned(
     commands: CommandStore, clock: VirtualClock
 ) -> None:
-    names = {"external_ids": ("ext-1", "ext-2"), "correlation_ids": ("order-1",)}
+    names: dict[str, Any] = {"external_ids": ("ext-1", "ext-2"), "correlation_ids": ("order-1",)}
     await put(
         commands,
         new("A", key="key-1", turn="dev-1", hears="dev-1", **names),

@@ -15,6 +15,7 @@ from tests.commands.workbench import (
     START,
     keep,
     settle,
+    side_by_side,
     signal,
     taken,
 )

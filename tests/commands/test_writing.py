@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -76,7 +77,7 @@ async def test_another_replica_sees_what_was_written(
 @pytest.mark.parametrize("base", [0, 1, 3])
 async def test_a_change_from_another_version_changes_nothing(commands: CommandStore, base: int) -> None:
     """Neither the record nor its place, key, turn, ears, names, or the trail."""
-    mine = {"turn": "dev-1", "key": "key-1", "hears": "dev-1", "external_ids": ("ext-1",)}
+    mine: dict[str, Any] = {"turn": "dev-1", "key": "key-1", "hears": "dev-1", "external_ids": ("ext-1",)}
     await put(commands, new("A", moves=ADDED, **mine))
     await put(commands, next_of("A", 1, Home.LANE, **mine), new("B", turn="dev-1"))
     before = await picture(commands, "A", "B")
@@ -280,7 +281,13 @@ async def test_many_are_written_in_one_call(commands: CommandStore) -> None:
 async def test_two_fleets_in_one_store_do_not_see_each_other(
     commands: CommandStore, other_fleet: CommandStore
 ) -> None:
-    mine = {"key": "key-1", "turn": "dev-1", "hears": "dev-1", "external_ids": ("ext-1",), "moves": ADDED}
+    mine: dict[str, Any] = {
+        "key": "key-1",
+        "turn": "dev-1",
+        "hears": "dev-1",
+        "external_ids": ("ext-1",),
+        "moves": ADDED,
+    }
     await put(commands, new("A", **mine))
     await commands.hold_lane("gateway:g3", until=None, why="down")
     await keep(commands, signal("s1"))

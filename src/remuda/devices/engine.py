@@ -17,6 +17,7 @@ from typing import Self
 
 from remuda.backoff import Backoff
 from remuda.devices.airtime import DutyCycle
+from remuda.devices.bell import Bell
 from remuda.devices.calling import Caller
 from remuda.devices.command import Protocol
 from remuda.devices.fleet import Fleet
@@ -41,6 +42,10 @@ _POLLED = (Home.TASK_V1, Home.TASK_V2)
 _HOLD = timedelta(seconds=60)
 _PRUNE_EVERY = timedelta(minutes=5)
 _PRUNED_AT_ONCE = 1_000
+
+
+_LOOPS = ("dispatch", "settle", "listen", "reap", "poll", "publish", "gateways", "prune")
+_ANSWERS = {Arrival.LANE: "dispatch", Arrival.SIGNAL: "listen", Arrival.END: "publish"}
 
 
 class Engine:
@@ -77,7 +82,7 @@ class Engine:
         self._max_calls = max_calls
         self._gateways_every = gateways_every
         self._told: list[tuple[str, Happening]] = []
-        self._wakes: dict[str, asyncio.Event] = {each: asyncio.Event() for each in (*Arrival, "told")}
+        self._bells = {name: Bell() for name in _LOOPS}
         self._caller = Caller(
             self.networks, fleet.codecs, self._timings, now=self._store.now, tell=self._tell
         )
@@ -87,7 +92,7 @@ class Engine:
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
-        self._store.on_arrival(lambda what: self._wakes[what].set())
+        self._store.on_arrival(self._on_arrival)
 
     # -- what a program does with it
 
@@ -153,10 +158,13 @@ class Engine:
 
     # -- loops
 
+    def _on_arrival(self, what: Arrival) -> None:
+        self._bells[_ANSWERS[what]].ring()
+
     async def _loop(self, name: str, step: Callable[[], Awaitable[float]]) -> None:
         """Take one step after another. A step says how long to rest, at most, before the next."""
         backoff = Backoff(f"the device engine cannot {name}", _log)
-        wake = self._wakes.get(_WAKES.get(name, ""))
+        bell = self._bells[name]
         while True:
             try:
                 rest = await step()
@@ -164,14 +172,10 @@ class Engine:
                 await backoff.wait(error)
                 continue
             backoff.over()
-            if rest <= 0:
-                await asyncio.sleep(0)
-            elif wake is None:
-                await asyncio.sleep(rest)
+            if rest > 0:
+                await bell.wait(rest)
             else:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(wake.wait(), rest)
-                wake.clear()
+                await asyncio.sleep(0)
 
     async def _dispatch(self) -> float:
         """Claim what may leave its lane, write that it is about to be sent, then send it."""
@@ -197,7 +201,7 @@ class Engine:
 
     def _tell(self, command_id: str, happening: Happening) -> None:
         self._told.append((command_id, happening))
-        self._wakes["told"].set()
+        self._bells["settle"].ring()
 
     async def _settle(self) -> float:
         """Write down what calls have told, as many together as have come in meanwhile."""
@@ -217,17 +221,19 @@ class Engine:
             self._told = told + self._told
             raise
         self._carry_out(upshots)
-        self._wakes[Arrival.LANE].set()  # calls have ended: there is room for more
+        self._bells["dispatch"].ring()  # calls have ended: there is room for more
 
     async def _listen(self) -> float:
-        taken, upshots = await self._listener.listen()
-        self._carry_out(upshots)
-        return 0 if taken >= TAKEN_AT_ONCE else 0.5
+        heard = await self._listener.listen()
+        self._carry_out(heard.upshots)
+        if heard.taken >= TAKEN_AT_ONCE:
+            return 0
+        return heard.look_again_in or self._timings.reap.total_seconds()
 
     async def _reap(self) -> float:
         """Look after every deadline that has passed, then let what came free be dispatched."""
         await self._look_at_due(_REAPED)
-        self._wakes[Arrival.LANE].set()
+        self._bells["dispatch"].ring()
         return self._timings.reap.total_seconds()
 
     async def _poll(self) -> float:
@@ -256,14 +262,6 @@ class Engine:
         while await self._store.prune(ended_before=before, limit=_PRUNED_AT_ONCE) >= _PRUNED_AT_ONCE:
             pass
         return _PRUNE_EVERY.total_seconds()
-
-
-_WAKES = {
-    "dispatch": Arrival.LANE,
-    "settle": "told",
-    "listen": Arrival.SIGNAL,
-    "publish": Arrival.END,
-}
 
 
 def _paces(

@@ -36,6 +36,14 @@ class DeviceReport(msgspec.Struct, frozen=True, kw_only=True):
     data: object = None
 
 
+class Listened(msgspec.Struct, frozen=True):
+    """What came of one batch: commands that changed, and when to look again for what was put off."""
+
+    taken: int
+    upshots: list[Upshot] = []
+    look_again_in: float | None = None
+
+
 async def keep(ledger: Ledger, told: Sequence[signals.Signal]) -> int:
     """Put signals into the inbox; how many are new. They are durable when this returns."""
     now = ledger.store.now()
@@ -62,11 +70,11 @@ class Listener:
         self._report = report
         self._default_type = default_type
 
-    async def listen(self) -> tuple[int, list[Upshot]]:
-        """One batch: how many signals were taken, and the commands that changed."""
+    async def listen(self) -> Listened:
+        """Take and settle one batch of signals."""
         taken = await self._ledger.store.take_signals(limit=TAKEN_AT_ONCE, hold=_HOLD)
         if not taken:
-            return 0, []
+            return Listened(0)
         done: list[str] = []
         waiting: list[tuple[StoredSignal, signals.Signal]] = []
         for stored in taken:
@@ -83,7 +91,7 @@ class Listener:
             later += postponed
             upshots += changed
         await self._ledger.store.settle_signals(done=done, later=later)
-        return len(taken), upshots
+        return Listened(len(taken), upshots, _FIRST_WAIT.total_seconds() if later else None)
 
     async def _pass(
         self, waiting: list[tuple[StoredSignal, signals.Signal]]

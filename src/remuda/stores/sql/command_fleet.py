@@ -37,7 +37,7 @@ def served(say: Phrasing, fleet: str) -> Steps[int]:
 
 
 def enter_lanes(say: Phrasing, fleet: str, lanes: Iterable[str], *, ready: Iterable[str]) -> Steps[None]:
-    """Make the rows of lanes that are new, as if they had just been served; mark those with something `ready`."""
+    """Make the rows of new lanes, as if they had just been served; mark those with something `ready`."""
     named, marked = set(lanes), set(ready)
     if not named | marked:
         return

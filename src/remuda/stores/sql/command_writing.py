@@ -1,4 +1,4 @@
-"""Writing commands: the version decides, then keys; the rest is moved along. One batch, a dozen statements."""
+"""Writing commands: the version decides, then keys; the rest is moved along. A batch is a dozen statements."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def _mark(
     """Have the lanes say whether anything in them can be claimed."""
     entered = {change.placing.lane for change in written if change.placing.home is Home.LANE}
     ready = {row[_READY_LANE] for row in new_rows} - {None} | turns.gained
-    left = {before[change.id].ready_lane for change in written if change.base} - {None} | turns.lost
+    left = {lane for change in written if change.base and (lane := before[change.id].ready_lane)} | turns.lost
     yield from command_fleet.enter_lanes(say, fleet, entered, ready=ready)
     yield from command_fleet.unmark_lanes(say, fleet, left - ready)
 
