@@ -114,30 +114,27 @@ class Machine(RuleBasedStateMachine):
         for like in wanted:
             command_id = f"C{len(self.asked):04}"
             expires_in = like["expires_in"]
-            self.asked[command_id] = like | {
-                "expires_at": None if expires_in is None else self.now + expires_in
-            }
+            expires_at = None if expires_in is None else self.now + expires_in
+            self.asked[command_id] = {**like, "expires_at": expires_at}
             changes.append(self.next_record(command_id, 0, Home.LANE))
-        for change, written in zip(changes, self.write(changes, whole=whole), strict=True):
-            if not written:
-                self.asked[change.id]["base"] = 0
+        self.write(changes, whole=whole)
 
-    @precondition(lambda self: self.model._rows)
+    @precondition(lambda self: self.model.placings.rows)
     @rule(data=st.data(), whole=st.booleans())
     def change(self, data: st.DataObject, whole: bool) -> None:
         """Any commands, each to any home, now and then from a version that is no longer the latest."""
         ids = data.draw(
-            st.lists(st.sampled_from(sorted(self.model._rows)), min_size=1, max_size=3, unique=True)
+            st.lists(st.sampled_from(sorted(self.model.placings.rows)), min_size=1, max_size=3, unique=True)
         )
         changes: list[Change] = []
         turns: set[str] = set()
         for command_id in ids:
-            # What two commands of one turn do within one call depends on their order, and has tests of its own.
+            # What two of one turn do within one call depends on their order, and has tests of its own.
             device = self.asked[command_id]["device"]
             if device in turns:
                 continue
             turns.add(device)
-            version = self.model._rows[command_id].stored.version
+            version = self.model.placings.rows[command_id].stored.version
             base = version - data.draw(st.sampled_from([0, 0, 0, 0, 1]))
             home = data.draw(st.sampled_from([*Home, Home.ENDED]))
             changes.append(
@@ -163,7 +160,7 @@ class Machine(RuleBasedStateMachine):
         named: bool = False,
     ) -> Change:
         like = self.asked[command_id]
-        row = self.model._rows.get(command_id)
+        row = self.model.placings.rows.get(command_id)
         known = row.placing.external_ids if row is not None else ()
         was = row.placing.status if row is not None else None
         entered = STATUSES[home]
@@ -171,9 +168,7 @@ class Machine(RuleBasedStateMachine):
         expires_at = like["expires_at"] if keeps and home is not Home.ENDED else None
         if home is Home.LANE and expires_at is not None and expires_at <= self.now:
             expires_at = None  # an engine would have ended it
-        uses_slot = (
-            row is not None and on_its_way and keeps and command_id in self.model._lane(like["lane"]).slots
-        )
+        has_slot = command_id in self.model.placings.lane(like["lane"]).slots
         return next_of(
             command_id,
             base,
@@ -186,7 +181,7 @@ class Machine(RuleBasedStateMachine):
             turn=self.turn_for(command_id, home, keeps=keeps),
             key=like["key"] if keeps and home is not Home.ENDED else None,
             hears=like["device"] if like["hears"] and keeps else None,
-            uses_slot=uses_slot,
+            uses_slot=has_slot and on_its_way and keeps,
             expires_at=expires_at,
             external_ids=(*known, f"{command_id}/{len(known)}") if named else known,
             correlation_ids=(f"order-{like['priority']}",),
@@ -200,7 +195,7 @@ class Machine(RuleBasedStateMachine):
         if not like["takes_turns"] or home is Home.ENDED or (home is not Home.LANE and not keeps):
             return None
         device: str = like["device"]
-        turn = self.model._turns.get(device)
+        turn = self.model.placings.turns.get(device)
         # No rule lets two of one turn be on their way at once.
         others = home is not Home.LANE and turn is not None and turn.away - {command_id}
         return None if others else device
@@ -212,7 +207,7 @@ class Machine(RuleBasedStateMachine):
         """Time passes; whatever expires in its lane meanwhile is ended, as an engine does it."""
         self.clock.advance(duration)
         for command_id in self.due([], hold=SECOND):
-            row = self.model._rows[command_id]
+            row = self.model.placings.rows[command_id]
             if row.home is Home.LANE:
                 assert self.write([self.next_record(command_id, row.stored.version, Home.ENDED)]) == [True]
 
@@ -312,8 +307,8 @@ class Machine(RuleBasedStateMachine):
         self.agree(lambda store: store.owners(KEYS))
         by_model, by_store = self.ask(lambda store: store.hearers(DEVICES))
         assert {device: found for device, found in by_store.items() if found} == by_model
-        names = [name for row in self.model._rows.values() for name in row.placing.external_ids]
-        gone = [f"{command_id}/0" for command_id in self.asked if command_id not in self.model._rows]
+        names = [name for row in self.model.placings.rows.values() for name in row.placing.external_ids]
+        gone = [f"{command_id}/0" for command_id in self.asked if command_id not in self.model.placings.rows]
         self.agree(lambda store: store.find([*names, *gone]))
 
     @invariant()
@@ -366,7 +361,7 @@ def by_id(found: Any) -> Any:
 
 def run(url: str, *, examples: int, steps: int) -> None:
     machine = type("Machine", (Machine,), {"url": url})
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         machine,
         settings=settings(
             max_examples=examples,

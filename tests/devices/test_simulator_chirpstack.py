@@ -151,6 +151,34 @@ def test_a_gateway_that_is_down_says_nothing_and_the_item_goes_out_when_it_is_ba
     in_world(story)
 
 
+def test_an_uplink_is_not_heard_while_the_gateway_sends() -> None:
+    async def story(world: World) -> None:
+        sender, teller = world.meters
+        world.command(CommandType.READ_CREDIT, meter=sender)
+        await world.wait(1.1)
+        world.core.report(teller)
+        await world.wait(10)
+        heard = [each["deviceInfo"]["devEui"] for each in world.events("up")]
+        assert heard == [sender.dev_eui]
+        world.core.report(teller)
+        await world.wait(10)
+        assert len(world.events("up")) == 2
+
+    weather = Weather(1, delay=NO_DELAY)
+    in_world(story, meters=2, weather=weather, meter={"spreading_factor": 12})
+
+
+def test_a_joined_meter_hears_its_first_frame() -> None:
+    async def story(world: World) -> None:
+        world.core.join(world.meter)
+        world.command(CommandType.TURN_OFF)
+        await world.wait(10)
+        assert world.kinds() == ["join", "txack", "ack", "up"]
+        assert world.events("txack")[0]["fCntDown"] == 0
+
+    in_world(story)
+
+
 def test_an_expired_item_and_one_that_is_too_large_are_discarded_by_name() -> None:
     async def story(world: World) -> None:
         late = world.command(CommandType.TURN_OFF, expires_at=START)
@@ -234,6 +262,14 @@ def test_an_item_that_is_flushed_on_its_way_is_transmitted_without_a_word() -> N
         assert not world.meter.relay_on
         assert world.kinds() == ["up"]
         assert world.core.next_f_cnt_down(world.meter.dev_eui) == counter
+        # The next frame has the same counter, and is a replay to the device; the one after it is not.
+        world.command(CommandType.TURN_ON)
+        await world.wait(20)
+        assert [each["acknowledged"] for each in world.events("ack")] == [False]
+        assert not world.meter.relay_on
+        world.command(CommandType.TURN_ON)
+        await world.wait(20)
+        assert world.meter.relay_on
 
     half = (timedelta(seconds=0.5), timedelta(seconds=0.5))
     in_world(story, weather=Weather(1, delay=half))

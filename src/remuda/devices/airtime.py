@@ -68,8 +68,9 @@ def max_payload(spreading_factor: int) -> int:
 
 
 class DutyCycle(msgspec.Struct, frozen=True, kw_only=True):
-    """The share of time in which a gateway may send, and how much air time it may use up at once.
+    """The share of time in which a gateway may send, and how far ahead of that share it may be.
 
+    A gateway sends one frame at a time and is deaf meanwhile: a long burst mostly collides.
     The defaults are for 869.4–869.65 MHz; on 868.0–868.6 MHz the share is 1 %.
 
     >>> DutyCycle(share=0.01).per_hour(14, 7)
@@ -77,7 +78,7 @@ class DutyCycle(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     share: float = 0.1
-    burst: timedelta = timedelta(seconds=10)
+    burst: timedelta = timedelta(seconds=1)
 
     def __post_init__(self) -> None:
         if not 0.0 < self.share <= 1.0:

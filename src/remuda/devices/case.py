@@ -24,6 +24,7 @@ from remuda.lifecycle import IN_FLIGHT_STATUSES, CommandStatus, EndReason
 from remuda.stores.commands import Move
 from remuda.transition import between_ms
 
+MAX_FAILURES = 50
 _WAITING = (CommandStatus.QUEUED, CommandStatus.TO_RETRY)
 
 
@@ -110,7 +111,7 @@ class Case:
     def note(
         self, reason: str, *, code: str | None = None, details: str | None = None, final: bool = False
     ) -> None:
-        """Add to what went wrong, newest first."""
+        """Add to what went wrong, newest first; the oldest are forgotten when there are very many."""
         failure = Failure(
             reason=reason,
             at=self.now,
@@ -120,7 +121,7 @@ class Case:
             details=details or None,
             final=final,
         )
-        self.change(failures=(failure, *self.command.failures))
+        self.change(failures=(failure, *self.command.failures[: MAX_FAILURES - 1]))
 
     def do(self, effect: Effect) -> None:
         self.effects.append(effect)

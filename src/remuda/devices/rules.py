@@ -230,7 +230,9 @@ def _discarded(case: Case, event: Discarded) -> None:
 def _gateway_refused(case: Case, event: GatewayRefused) -> None:
     if case.status is not CommandStatus.DELIVERED_TO_NS:
         return
-    case.note("gateway_refused", details=event.details)
+    newest = case.command.failures[0] if case.command.failures else None
+    if newest is None or (newest.reason, newest.details) != ("gateway_refused", event.details):
+        case.note("gateway_refused", details=event.details)  # once, however often the gateway says so
     soon = case.now + case.timings.look_again
     if case.command.due_at is None or case.command.due_at > soon:
         case.change(due_at=soon)

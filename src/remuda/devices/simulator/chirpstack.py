@@ -281,6 +281,9 @@ class SimulatedChirpStack:
             self._look_at(device, self._timeout_s if item.is_pending else 0.0)
 
     def _at_meter(self, device: Session, item: Item, counter: int) -> None:
+        if counter <= device.heard_down:
+            return  # a replay, says its MAC layer: the server did not count a frame that was flushed
+        device.heard_down = counter
         answer = device.meter.receive(item.data, self.clock.now())
         if answer is None and not item.confirmed:
             return
@@ -298,6 +301,7 @@ class SimulatedChirpStack:
         """Let a meter join the network anew: its counters begin again."""
         device = self._device(meter.dev_eui)
         device.f_cnt_down = device.f_cnt_up = 0
+        device.heard_down = -1
         device.dev_addr = f"{device.ids.getrandbits(32):08x}"
         self._tell(
             "join",

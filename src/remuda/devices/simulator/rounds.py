@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import math
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -27,7 +28,7 @@ class Rounds(Generic[D]):
         self._timer: asyncio.TimerHandle | None = None
 
     def plan(self, device: D, at: float) -> None:
-        """Look at a device in the first round after `at`, and not as planned before."""
+        """Look at a device in the first round from `at` on, and not as planned before."""
         number = self._entry_of[device] = next(self._numbers)
         heapq.heappush(self._agenda, (at, number, device))
         self._set_timer()
@@ -44,9 +45,10 @@ class Rounds(Generic[D]):
         if not self._agenda:
             return
         loop = asyncio.get_running_loop()
-        # Rounds are at whole multiples of the interval, as if the scheduler had always been running.
-        soonest = max(self._agenda[0][0], loop.time())
-        at = (soonest // self._every_s + 1) * self._every_s
+        # Rounds are at whole multiples of the interval, as if the scheduler had always been running, and
+        # never two in one moment: who plans anew in a round waits for the next.
+        due = math.ceil(self._agenda[0][0] / self._every_s)
+        at = max(due, math.floor(loop.time() / self._every_s) + 1) * self._every_s
         if self._timer is not None:
             if self._timer.when() <= at:
                 return

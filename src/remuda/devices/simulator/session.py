@@ -38,6 +38,7 @@ class Session:
         self.queue: deque[Item] = deque()
         self.ids = weather.source(f"ids/{self.eui}")
         self.f_cnt_down = self.ids.randint(100, 5000)  # its session is not new
+        self.heard_down = self.f_cnt_down - 1  # the device's side: what is not above this is a replay
         self.f_cnt_up = self.ids.randint(100, 5000)
         self.dev_addr = f"{self.ids.getrandbits(32):08x}"
         self.rssi = self.ids.randint(-118, -80)

@@ -57,6 +57,22 @@ class ConnectedStore(Store):
             DEFAULT_DLQ_MAX if address.dlq_max is None else address.dlq_max,
         )
 
+    # -- what a store of another kind on the same server shares
+
+    @property
+    def link(self) -> Link:
+        return self._link
+
+    @property
+    def trail_max(self) -> int:
+        """How many transitions a trail keeps."""
+        return self._trail_max
+
+    @property
+    def trail_age(self) -> timedelta:
+        """How long a trail keeps them."""
+        return self._trail_age
+
     # -- life
 
     def now(self) -> datetime:

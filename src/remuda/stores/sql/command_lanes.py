@@ -30,7 +30,7 @@ _OPEN = """
     SELECT {n} AS pace, lane, served, opens_at, earned_at FROM command_lane AS lanes
     WHERE fleet = :fleet AND ready = 1 AND (held_until IS NULL OR held_until <= :now) AND {fits}"""
 _NEXT = """
-    SELECT min(GREATEST(:now, coalesce(held_until, :now){moments})) AS opens FROM command_lane AS lanes
+    SELECT min(GREATEST(MOMENT(:now), coalesce(held_until, MOMENT(:now)){moments})) AS opens FROM command_lane AS lanes
     WHERE fleet = :fleet AND ready = 1 AND (held_until IS NULL OR held_until < :forever) AND {fits}"""
 _SLOTS_USED = """
     SELECT lane, count(*) FROM command
@@ -232,9 +232,9 @@ def _next_sql(paces: Sequence[Pace]) -> str:
             continue
         moments = ""
         if pace.every is not None or pace.duty is not None:
-            moments += ", coalesce(opens_at, :now)"
+            moments += ", coalesce(opens_at, MOMENT(:now))"
         if pace.slots is not None:
-            moments += f", coalesce({_FULL_UNTIL.format(n=n)}, :now)"
+            moments += f", coalesce({_FULL_UNTIL.format(n=n)}, MOMENT(:now))"
         parts.append(_NEXT.format(moments=moments, fits=_fits(n)))
     return " UNION ALL ".join(parts or [_NEXT.format(moments="", fits="1 = 0")])
 

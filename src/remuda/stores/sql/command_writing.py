@@ -1,4 +1,4 @@
-"""Writing commands: the version decides, then keys; the rest is moved along. A batch is a dozen statements."""
+"""Writing commands: the version decides, then keys; the rest moves along. A batch is a dozen statements."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Hand-tuned SQL that is written once, and phrased for each database.
 
 Parameters are names (`:fleet`); `IN :ids` and `NOT IN :ids` take a list of any length but none;
-`GREATEST` is every database's own. A batch of rows, or of looks into an index, is one statement.
+`GREATEST` is every database's own, and `MOMENT(:now)` a moment where no column says that it is one. A batch of rows, or of looks into an index, is one statement.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from remuda.stores.sql.steps import Raw, Rows, Steps
 
 # A list, or a single value; a colon that belongs to a cast is neither.
 _PARAMETER = re.compile(r"(?P<list>(?:NOT )?IN :(?P<values>\w+))|(?<!:):(?P<name>\w+)")
+_MOMENT = re.compile(r"MOMENT\((:\w+)\)")
 _LOOKS_AT_ONCE = 100  # selects that one statement joins
 
 
@@ -184,7 +185,7 @@ def _numbered(sql: str, of_ints: tuple[str, ...]) -> tuple[str, tuple[str, ...]]
         test = "<> ALL" if match["list"].startswith("NOT") else "= ANY"
         return f"{test}(${number}::{kind}[])"
 
-    return _PARAMETER.sub(place, sql), tuple(order)
+    return _PARAMETER.sub(place, _MOMENT.sub(r"\1::timestamp", sql)), tuple(order)
 
 
 @lru_cache(maxsize=512)
@@ -198,7 +199,8 @@ def _with_json_lists(sql: str) -> tuple[str, tuple[str, ...]]:
         test = match["list"].partition(" :")[0]
         return f"{test} (SELECT value FROM json_each(?))"
 
-    return _PARAMETER.sub(place, sql).replace("GREATEST(", "max("), tuple(names)
+    sql = _MOMENT.sub(r"\1", sql).replace("GREATEST(", "max(")
+    return _PARAMETER.sub(place, sql), tuple(names)
 
 
 @lru_cache(maxsize=512)
@@ -214,7 +216,7 @@ def _with_places(sql: str, lengths: tuple[tuple[str, int], ...]) -> tuple[str, t
         test = match["list"].partition(" :")[0]
         return f"{test} ({', '.join(['%s'] * length_of[name])})"
 
-    return _PARAMETER.sub(place, sql), tuple(names)
+    return _PARAMETER.sub(place, sql.replace("MOMENT(", "TIMESTAMP(")), tuple(names)
 
 
 def _keys(table: Table) -> list[str]:

@@ -106,7 +106,7 @@ end
 
 -- A lane for which it is time is looked at again.
 for _, set in ipairs({ shut_lanes, full_lanes }) do
-  for _, lane in ipairs(redis.call('ZRANGEBYSCORE', set, '-inf', NOW)) do
+  for _, lane in ipairs(redis.call('ZRANGEBYSCORE', set, '-inf', NOW, 'LIMIT', 0, 1000)) do
     redis.call('ZREM', set, lane)
     redis.call('ZADD', open_lanes, served_of(lane), lane)
   end
@@ -194,5 +194,5 @@ if not next_at then
   local shut, full = first_to_open(shut_lanes), first_to_open(full_lanes)
   next_at = shut and full and math.min(shut, full) or shut or full
 end
-if next_at then answer[1] = score_of(next_at) end
+if next_at then answer[1] = score_of(math.max(next_at, now)) end
 return answer

@@ -18,4 +18,9 @@ for _, lane in ipairs(redis.call('ZRANGE', served_lanes, 0, 99)) do
     for _, set in ipairs({ open_lanes, shut_lanes, full_lanes }) do redis.call('ZREM', set, lane) end
   end
 end
+local held = redis.call('HGETALL', held_lanes)
+for i = 1, #held, 2 do
+  local till = tonumber(string.match(held[i + 1], '^[^|]*'))
+  if till and till <= now then redis.call('HDEL', held_lanes, held[i]) end
+end
 return #gone + #forgotten

@@ -3,8 +3,6 @@
 local turns, turn_of = prefix .. 'turns', prefix .. 'turn_of'
 local BEHIND = prefix .. 'turn_queue:'
 local STATUS = prefix .. 'status:'
-local STATUSES = { 'QUEUED', 'SENT_TO_NS', 'DELIVERED_TO_NS', 'SENT_TO_DEVICE', 'TO_RETRY',
-  'DELIVERY_SUCCESSFUL', 'DELIVERY_FAILED' }
 
 local function give_turn(turn, id)
   redis.call('HSET', turns, turn, id)
