@@ -52,9 +52,9 @@ def _make_reference_tables(remuda: Remuda) -> None:
 
 def test_init_makes_the_tables_once(on_tables: Remuda) -> None:
     made = on_tables.ok("init")
-    assert made.startswith("made the tables, version 2, in ")
+    assert made.startswith("made the tables, version 3, in ")
     assert {"message", "message_archive", "message_transition"} <= _tables(on_tables)
-    assert on_tables.ok("init").startswith("the tables are there already, version 2, in ")
+    assert on_tables.ok("init").startswith("the tables are there already, version 3, in ")
     assert on_tables.json("init")["created"] is False
     assert on_tables.ok("inspect") == ""
 

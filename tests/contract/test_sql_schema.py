@@ -75,6 +75,11 @@ TABLES = (
     "message_queue",
     "message_rate",
     "message_result",
+    "command",
+    "command_name",
+    "command_lane",
+    "command_signal",
+    "command_fleet",
 )
 
 
@@ -267,9 +272,10 @@ OF_VERSION_2 = {
 
 
 def make_version_1(url: str) -> None:
-    """Take away what came with version 2."""
+    """Take away what came with version 2 and later."""
     sql(
         url,
+        *(f"DROP TABLE {table}" for table in TABLES if table.startswith("command")),
         "DROP TABLE message_rate",
         "DROP TABLE message_result",
         *(
@@ -290,7 +296,7 @@ async def test_tables_of_version_1_are_migrated_with_all_they_hold(sql_store_url
     make_version_1(sql_store_url)
     with pytest.raises(SchemaError, match=r"message\.rate_key is missing.*message_rate is missing.*migrate"):
         await opened(sql_store_url)
-    assert await migrated(sql_store_url) == [2]
+    assert await migrated(sql_store_url) == [2, 3]
     assert await migrated(sql_store_url) == []
 
     async with Queue("orders", sql_store_url) as queue:

@@ -98,11 +98,11 @@ def test_orders_that_can_never_work_are_final() -> None:
     in_world(story)
 
 
-def test_an_item_that_was_never_scheduled_is_withdrawn_for_certain() -> None:
+def test_an_item_that_was_never_scheduled_is_taken_back() -> None:
     async def story(world: World) -> None:
         network = InProcessChirpStack(world.core)
         item = await network.send(order(world.meter))
-        assert (await network.withdraw(device_of(world.meter), item)).certain
+        assert "taken back" in (await network.withdraw(device_of(world.meter), item)).details
         assert await network.look(device_of(world.meter)) == []
         world.core.report(world.meter)
         await world.wait(60)

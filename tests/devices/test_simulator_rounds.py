@@ -47,8 +47,20 @@ def test_a_round_takes_no_more_than_its_batch_and_the_longest_waiting_first() ->
 
 
 def test_who_plans_anew_in_a_round_waits_for_the_next() -> None:
-    seen, _ = visits([(1.0, "a", 1.0), (2.0, "a", 2.0)])
-    assert seen == [(2.0, "a"), (3.0, "a")]
+    async def main(clock: Clock) -> list[float]:
+        loop, seen = asyncio.get_running_loop(), list[float]()
+
+        def visit(who: str) -> None:
+            seen.append(loop.time())
+            if len(seen) < 3:
+                rounds.plan(who, loop.time())
+
+        rounds = Rounds[str](1.0, 100, visit)
+        rounds.plan("a", 0.5)
+        await asyncio.sleep(60)
+        return seen
+
+    assert run_virtually(main, start=START) == [1.0, 2.0, 3.0]
 
 
 def test_there_are_no_rounds_while_nobody_waits() -> None:

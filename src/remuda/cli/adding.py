@@ -15,8 +15,9 @@ from remuda.cli import output
 from remuda.cli.exits import run
 from remuda.cli.opening import opened_queue
 from remuda.cli.options import DURATION, TIME, AsJson, QueueName, Url, duration, instant
-from remuda.cli.times import parse_duration, parse_instant, relative
+from remuda.cli.times import parse_instant, relative
 from remuda.codec import PayloadFormat
+from remuda.durations import parse_duration
 from remuda.errors import ConfigurationError, InvalidJobError
 
 if TYPE_CHECKING:

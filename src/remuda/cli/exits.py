@@ -32,16 +32,24 @@ class ExitCode(IntEnum):
     SCHEMA = 4
     NOT_FOUND = 5
     NOT_CONFIRMED = 6
+    REFUSED = 7
+    NOT_EXECUTED = 8
+    UNKNOWN = 9
+    UNDER_WAY = 10
 
 
 MEANINGS = {
     ExitCode.OK: "done",
     ExitCode.ERROR: "an error that has no code of its own",
-    ExitCode.USAGE: "the command line, a store URL or a job does not make sense",
+    ExitCode.USAGE: "the command line, settings, a store URL, a job or a command does not make sense",
     ExitCode.UNAVAILABLE: "the store cannot be reached",
     ExitCode.SCHEMA: "the tables are missing, too old or too new",
-    ExitCode.NOT_FOUND: "there is no such job or dead letter",
+    ExitCode.NOT_FOUND: "there is no such job, dead letter or command",
     ExitCode.NOT_CONFIRMED: "not confirmed: nothing was changed",
+    ExitCode.REFUSED: "the device refused the command",
+    ExitCode.NOT_EXECUTED: "the command did not reach its device",
+    ExitCode.UNKNOWN: "the device may have carried the command out, or not: nobody knows",
+    ExitCode.UNDER_WAY: "the command is still on its way",
 }
 
 _CODES: tuple[tuple[type[RemudaError], ExitCode], ...] = (

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from remuda.cli.times import Moment, parse_duration, parse_instant, parse_moment
+from remuda.cli.times import Moment, parse_instant, parse_moment
+from remuda.durations import parse_duration
 from remuda.lifecycle import Reason
 
 DURATION = "DURATION"

@@ -27,6 +27,13 @@ STATE_STYLES = {
     "COMPLETED": "green",
     "FAILED": "red",
     "REMOVED": "bright_black",
+    "QUEUED": "cyan",
+    "SENT_TO_NS": "yellow",
+    "DELIVERED_TO_NS": "yellow",
+    "SENT_TO_DEVICE": "bright_yellow",
+    "TO_RETRY": "magenta",
+    "DELIVERY_SUCCESSFUL": "green",
+    "DELIVERY_FAILED": "red",
 }
 FAINT = "bright_black"
 

@@ -227,25 +227,17 @@ class ChirpStack(Network):
         ]
 
     async def withdraw(self, device: Device, external_id: str) -> Withdrawal:
-        """Take an item back by flushing the device's queue, if that loses nothing else.
+        """Take an item back by flushing the device's queue, if that loses nothing else. Never for certain.
 
-        An item that a gateway was given keeps its frame counter, and one that was transmitted moves the
-        device's counter on. Certain is what shows neither, before the flush and after it.
+        A round of ChirpStack's scheduler may fall between the look and the flush. Such a frame is
+        transmitted, and neither the queue nor the device's counter shows it afterwards.
         """
-        before = await self._next_counter(device)
-        doubt = _doubt(await self._queue(device), external_id, before)
-        if doubt is not None:
-            return Withdrawal(certain=False, details=doubt)
-        # A failed flush is raised, not reported as a doubt: asked again, a withdrawal can still be certain.
+        kept = _why_not_flush(await self._queue(device), external_id)
+        if kept is not None:
+            return Withdrawal(certain=False, details=kept)
+        # A failed flush is raised: the withdrawal can be asked for again.
         await self._ask(self._devices, "FlushQueue", api.FlushDeviceQueueRequest(dev_eui=device.address))
-        try:
-            after = await self._next_counter(device)
-        except NetworkError as error:
-            return Withdrawal(certain=False, details=f"flushed, but then: {error}")
-        if after != before:
-            details = f"the device's downlink counter went from {before} to {after} meanwhile"
-            return Withdrawal(certain=False, details=details)
-        return Withdrawal(certain=True)
+        return Withdrawal(certain=False, details=TAKEN_BACK)
 
     async def gateways(self) -> Sequence[GatewayState]:
         found: list[GatewayState] = []
@@ -265,11 +257,6 @@ class ChirpStack(Network):
         request = api.GetDeviceQueueItemsRequest(dev_eui=device.address)
         items: Sequence[Any] = (await self._ask(self._devices, "GetQueue", request)).result
         return items
-
-    async def _next_counter(self, device: Device) -> int:
-        request = api.GetDeviceNextFCntDownRequest(dev_eui=device.address)
-        counter: int = (await self._ask(self._devices, "GetNextFCntDown", request)).f_cnt_down
-        return counter
 
     async def _ask(self, stub: Any, method: str, request: Any) -> Any:
         try:
@@ -349,12 +336,14 @@ def _enqueue_request(order: Order) -> Any:
     return api.EnqueueDeviceQueueItemRequest(queue_item=item)
 
 
-def _doubt(items: Sequence[Any], external_id: str, counter: int) -> str | None:
-    """Why a flush of this queue would not be a certain withdrawal; None if it would.
+TAKEN_BACK = "taken out of ChirpStack's queue; it may have been transmitted just before"
 
-    ChirpStack notes the frame counter in an item when it gives it to a gateway, long before a tx-ack makes
-    it pending; where that was lost, nothing else tells. It shows 0 for "none", so that the first frame
-    of a session (the next counter is then 0, or 1 in ChirpStack's way of counting) cannot be told apart.
+
+def _why_not_flush(items: Sequence[Any], external_id: str) -> str | None:
+    """Why a flush of this queue would be of no use, or would do harm; None if it can be done.
+
+    An item's counter is set when a gateway is given it. Flushed then, it would still go out, and the next
+    frame would bear the same counter: the device would take that one for a replay.
     """
     ours = [each for each in items if each.id == external_id]
     if not ours:
@@ -365,6 +354,4 @@ def _doubt(items: Sequence[Any], external_id: str, counter: int) -> str | None:
         return "the item was transmitted and waits for its ack"
     if ours[0].f_cnt_down:
         return f"the item was given to a gateway, as frame {ours[0].f_cnt_down}"
-    if counter <= 1:
-        return "the item may be the first frame of the device's session, which leaves no trace"
     return None

@@ -10,8 +10,8 @@ Moments are scores in milliseconds, with the microseconds behind the point. `<la
 
   Homes: each command is in one of them
     queue:<lane>         zset  can be claimed: score = -priority; equal ones in the order of their ids
-    turn_queue:<turn>    zset  wait in a lane for a turn that another has: score = -priority. One that is on its
-                               way nevertheless stands at the front (-inf), besides in its own home
+    turn_queue:<turn>    zset  wait in a lane for a turn that another has: score = -priority. One that is on
+                               its way nevertheless stands at the front (-inf), besides in its own home
     queue_in_flight_to_ns, queue_in_flight_to_gw, queue_in_flight_to_device,
     queue_awaiting_task:V1, queue_awaiting_task:V2,
     queue_awaiting_retry zset  score = when somebody has to look at it
@@ -33,8 +33,8 @@ Moments are scores in milliseconds, with the microseconds behind the point. `<la
     full_lanes           zset  all its slots are taken: score = when the next is over at the latest
     served_lanes         zset  the number in `open_lanes`, kept while a lane is not open
     lanes                hash  lane -> how many wait in it, those for their turn included
-    lock_queue           zset  the flood-prevention lock: score = when a lane opens. Kept for a day after that:
-                               what the lane may be ahead is counted from there
+    lock_queue           zset  the flood-prevention lock: score = when a lane opens. Kept for a day after
+                               that: what the lane may be ahead is counted from there
     rate_limit:<lane>    zset  who uses a slot of the lane: score = until when at the latest
     held_lanes           hash  lane -> `<until, or nothing>|<why>`
 
@@ -47,7 +47,7 @@ Moments are scores in milliseconds, with the microseconds behind the point. `<la
     log     stream  the trail, as a queue's: ids `<last number>-<count>`, fields e (packed entry) and t (ms)
     meta    hash    seq (of the trail), served (of lanes), signals (numbers given)
 
-Moments are told by the caller, for a key that expires by itself would go by the server's clock, not the store's.
+Moments are told by the caller: a key that expires by itself would go by the server's clock, not the store's.
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ _OPEN = """
     SELECT {n} AS pace, lane, served, opens_at, earned_at FROM command_lane AS lanes
     WHERE fleet = :fleet AND ready = 1 AND (held_until IS NULL OR held_until <= :now) AND {fits}"""
 _NEXT = """
-    SELECT min(GREATEST(MOMENT(:now), coalesce(held_until, MOMENT(:now)){moments})) AS opens FROM command_lane AS lanes
+    SELECT min(GREATEST(MOMENT(:now), coalesce(held_until, MOMENT(:now)){moments})) AS opens
+    FROM command_lane AS lanes
     WHERE fleet = :fleet AND ready = 1 AND (held_until IS NULL OR held_until < :forever) AND {fits}"""
 _SLOTS_USED = """
     SELECT lane, count(*) FROM command

@@ -1,7 +1,8 @@
 """Hand-tuned SQL that is written once, and phrased for each database.
 
 Parameters are names (`:fleet`); `IN :ids` and `NOT IN :ids` take a list of any length but none;
-`GREATEST` is every database's own, and `MOMENT(:now)` a moment where no column says that it is one. A batch of rows, or of looks into an index, is one statement.
+`GREATEST` is every database's own; `MOMENT(:now)` is a moment where no column beside it says so. A batch
+of rows, or of looks into an index, is one statement.
 """
 
 from __future__ import annotations

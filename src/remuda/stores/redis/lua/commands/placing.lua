@@ -2,20 +2,28 @@
 local owners, external = prefix .. 'keys', prefix .. 'delivery_index'
 local names = prefix .. 'names' -- members `<name>\0<id>`, all of one score: in the order of the letters
 local HEARS = prefix .. 'hears:'
-local NOTHING = { home = '', lane = '', status = '', turn = '', key = '', slot = '', hears = '', expires = '',
-  externals = '', correlations = '' }
-
 local FIELDS = { 'home', 'lane', 'priority', 'status', 'type', 'device', 'due', 'turn', 'key', 'slot', 'hears',
   'expires', 'airtime', 'externals', 'correlations' }
+
+-- The values after a place, by the names of FIELDS. All in one constructor: a table that grows costs several times that.
+local function placing_of(values, at)
+  return {
+    home = values[at + 1] or '', lane = values[at + 2] or '', priority = values[at + 3] or '',
+    status = values[at + 4] or '', type = values[at + 5] or '', device = values[at + 6] or '',
+    due = values[at + 7] or '', turn = values[at + 8] or '', key = values[at + 9] or '',
+    slot = values[at + 10] or '', hears = values[at + 11] or '', expires = values[at + 12] or '',
+    airtime = values[at + 13] or '', externals = values[at + 14] or '', correlations = values[at + 15] or '',
+  }
+end
+
+local NOTHING = placing_of({}, 0)
 
 -- What the store has of an id: its version (0: nothing), and its placing by the names of FIELDS.
 local function stored(id)
   local values = redis.call('HMGET', MESSAGE .. id, 'version', 'home', 'lane', 'priority', 'status', 'type',
     'device', 'due', 'turn', 'key', 'slot', 'hears', 'expires', 'airtime', 'externals', 'correlations')
   if not values[1] then return 0, NOTHING end
-  local placing = {}
-  for i = 1, #FIELDS do placing[FIELDS[i]] = values[i + 1] or '' end
-  return tonumber(values[1]), placing
+  return tonumber(values[1]), placing_of(values, 1)
 end
 
 -- Out of the set of its home.

@@ -28,8 +28,7 @@ if #refused > 0 then return refused end
 
 for i = 0, count - 1 do
   local at = first_at + i * WIDTH
-  local id, was, goes = ARGV[at], stored_placings[i], {}
-  for f = 1, #FIELDS do goes[FIELDS[f]] = ARGV[at + 2 + f] end
+  local id, was, goes = ARGV[at], stored_placings[i], placing_of(ARGV, at + 2)
   if goes.due == '' and goes.home ~= LANE then goes.due = NOW end
   leave_home(id, was)
   give_up(id, was, goes)
@@ -43,7 +42,7 @@ for i = 0, count - 1 do
   local hash = { 'HSET', MESSAGE .. id, 'version', tonumber(ARGV[at + 1]) + 1, 'record', ARGV[at + 2] }
   for f = 1, #FIELDS do
     local field = FIELDS[f]
-    if goes[field] ~= (was[field] or '') then
+    if goes[field] ~= was[field] then
       hash[#hash + 1] = field
       hash[#hash + 1] = goes[field]
     end
