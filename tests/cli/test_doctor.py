@@ -43,7 +43,7 @@ def test_a_healthy_store(remuda: Remuda) -> None:
     # Before Redis 7.0 no user can ask what they may do.
     assert set(_found(report, "unknown")) <= ({"rights"} if report["version"].startswith("6.") else set())
     told = remuda.ok("doctor")
-    assert ("version 2, complete" if has_tables else "this store needs none") in told
+    assert ("version 3, complete" if has_tables else "this store needs none") in told
     assert WAKES[report["backend"]] in told
     assert report["version"] in told
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Awaitable, Callable
+import random
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -43,25 +44,29 @@ PACES = (
     Pace(prefix="slots:", slots=2, slot_for=MINUTE),
     Pace(prefix="free:"),
 )
-LANES = ("locked:1", "locked:2", "duty:1", "slots:1", "free:1", "unfit:1")
-DEVICES = ("dev-1", "dev-2", "dev-3")
+LANES = ("locked:1", "duty:1", "slots:1", "free:1", "unfit:1")
+DEVICES = ("dev-1", "dev-2")
 KEYS = ("key-1", "key-2", "key-3")
 SIGNALS = tuple(f"s{n}" for n in range(6))
-MOMENTS = st.sampled_from([0, 1, 2, 29, 30, 60, 3_600]).map(lambda seconds: timedelta(seconds=seconds))
-HOLDS = st.sampled_from([SECOND, MINUTE])
+SPANS = tuple(timedelta(seconds=seconds) for seconds in (0, 1, 2, 29, 30, 60, 3_600))
+HOMES = (Home.LANE, *(home for home in Home for _ in range(2 if home in (Home.LANE, Home.ENDED) else 1)))
 FLEETS = itertools.count()
-NEW = st.fixed_dictionaries(
-    {
-        "lane": st.sampled_from(LANES),
-        "device": st.sampled_from(DEVICES),
-        "priority": st.integers(-1, 2),
-        "takes_turns": st.booleans(),
-        "key": st.none() | st.sampled_from(KEYS),
-        "hears": st.booleans(),
-        "expires_in": st.none() | st.sampled_from([2 * SECOND, MINUTE, HOUR]),
-        "airtime_ms": st.sampled_from([0, 50, 100]),
+# Chance in the small comes from a seed: a few dozen histories are then as different as they can be.
+CHANCE = st.integers(0, 2**32 - 1).map(random.Random)
+
+
+def any_command(rng: random.Random) -> dict[str, Any]:
+    """What a new command is like."""
+    return {
+        "lane": rng.choice(LANES),
+        "device": rng.choice(DEVICES),
+        "priority": rng.randint(-1, 2),
+        "takes_turns": rng.random() < 0.7,
+        "key": rng.choice((None, None, *KEYS)),
+        "hears": rng.random() < 0.5,
+        "expires_in": rng.choice((None, None, 2 * SECOND, MINUTE, HOUR)),
+        "airtime_ms": rng.choice((0, 50, 100)),
     }
-)
 
 
 class Machine(RuleBasedStateMachine):
@@ -108,46 +113,57 @@ class Machine(RuleBasedStateMachine):
 
     # -- writing
 
-    @rule(wanted=st.lists(NEW, min_size=1, max_size=3), whole=st.booleans())
-    def add(self, wanted: list[dict[str, Any]], whole: bool) -> None:
+    @rule(rng=CHANCE)
+    def add(self, rng: random.Random) -> None:
         changes = []
-        for like in wanted:
+        for _ in range(rng.randint(1, 6)):
+            like = any_command(rng)
             command_id = f"C{len(self.asked):04}"
-            expires_in = like["expires_in"]
-            expires_at = None if expires_in is None else self.now + expires_in
+            expires_at = None if like["expires_in"] is None else self.now + like["expires_in"]
             self.asked[command_id] = {**like, "expires_at": expires_at}
             changes.append(self.next_record(command_id, 0, Home.LANE))
-        self.write(changes, whole=whole)
+        self.write(changes, whole=rng.random() < 0.1)
 
     @precondition(lambda self: self.model.placings.rows)
-    @rule(data=st.data(), whole=st.booleans())
-    def change(self, data: st.DataObject, whole: bool) -> None:
+    @rule(rng=CHANCE)
+    def change(self, rng: random.Random) -> None:
         """Any commands, each to any home, now and then from a version that is no longer the latest."""
-        ids = data.draw(
-            st.lists(st.sampled_from(sorted(self.model.placings.rows)), min_size=1, max_size=3, unique=True)
+        rows = self.model.placings.rows
+        self.change_some(rng, rng.sample(sorted(rows), min(len(rows), rng.randint(1, 4))))
+
+    @precondition(lambda self: self.away())
+    @rule(rng=CHANCE)
+    def go_on(self, rng: random.Random) -> None:
+        """Commands that are on their way, to any home."""
+        away = self.away()
+        self.change_some(rng, rng.sample(away, min(len(away), rng.randint(1, 3))))
+
+    def away(self) -> list[str]:
+        return sorted(
+            command_id for command_id, row in self.model.placings.rows.items() if row.home in TIMED_HOMES
         )
+
+    def change_some(self, rng: random.Random, ids: list[str]) -> None:
         changes: list[Change] = []
-        turns: set[str] = set()
+        devices: set[str] = set()
         for command_id in ids:
             # What two of one turn do within one call depends on their order, and has tests of its own.
             device = self.asked[command_id]["device"]
-            if device in turns:
+            if device in devices:
                 continue
-            turns.add(device)
+            devices.add(device)
             version = self.model.placings.rows[command_id].stored.version
-            base = version - data.draw(st.sampled_from([0, 0, 0, 0, 1]))
-            home = data.draw(st.sampled_from([*Home, Home.ENDED]))
             changes.append(
                 self.next_record(
                     command_id,
-                    base,
-                    home,
-                    keeps=data.draw(st.booleans()),
-                    due_in=data.draw(MOMENTS),
-                    named=data.draw(st.booleans()),
+                    version - (rng.random() < 0.1),
+                    rng.choice(HOMES),
+                    keeps=rng.random() < 0.7,
+                    due_in=rng.choice(SPANS),
+                    named=rng.random() < 0.3,
                 )
             )
-        self.write(changes, whole=whole)
+        self.write(changes, whole=rng.random() < 0.3)
 
     def next_record(
         self,
@@ -202,37 +218,29 @@ class Machine(RuleBasedStateMachine):
 
     # -- working
 
-    @rule(duration=MOMENTS)
-    def wait(self, duration: timedelta) -> None:
+    @rule(rng=CHANCE)
+    def wait(self, rng: random.Random) -> None:
         """Time passes; whatever expires in its lane meanwhile is ended, as an engine does it."""
-        self.clock.advance(duration)
+        self.clock.advance(rng.choice(SPANS))
         for command_id in self.due([], hold=SECOND):
             row = self.model.placings.rows[command_id]
             if row.home is Home.LANE:
                 assert self.write([self.next_record(command_id, row.stored.version, Home.ENDED)]) == [True]
 
-    @rule(hold=HOLDS)
-    def claim(self, hold: timedelta) -> None:
+    @rule(rng=CHANCE)
+    def claim(self, rng: random.Random) -> None:
         """From all lanes, as much as there is."""
+        hold = rng.choice((SECOND, MINUTE))
         by_model, by_store = self.ask(lambda store: store.claim(PACES, limit=ENOUGH, hold=hold))
         self.compare_claims(by_model, by_store)
         assert by_store.next_at == by_model.next_at
 
-    @rule(lane=st.sampled_from(LANES), limit=st.integers(1, 3), hold=HOLDS)
-    def claim_some(self, lane: str, limit: int, hold: timedelta) -> None:
+    @rule(rng=CHANCE)
+    def claim_some(self, rng: random.Random) -> None:
         """From one lane: which of several are served first under a limit is left to the store."""
-        pace = next((each for each in PACES if lane.startswith(each.prefix)), Pace(prefix=""))
-        paces = [
-            Pace(
-                prefix=lane,
-                every=pace.every,
-                duty=pace.duty,
-                burst=pace.burst,
-                slots=pace.slots,
-                slot_for=pace.slot_for,
-            )
-        ]
-        self.compare_claims(*self.ask(lambda store: store.claim(paces, limit=limit, hold=hold)))
+        lane, limit = rng.choice(LANES), rng.randint(1, 2)
+        pace = next((each for each in PACES if lane.startswith(each.prefix)), Pace(prefix=lane))
+        self.compare_claims(*self.ask(lambda store: store.claim([pace], limit=limit, hold=MINUTE)))
 
     def compare_claims(self, by_model: Claimed, by_store: Claimed) -> None:
         for lane in LANES:
@@ -242,58 +250,54 @@ class Machine(RuleBasedStateMachine):
             )
             assert theirs == mine, lane
 
-    @rule(homes=st.lists(st.sampled_from(TIMED_HOMES), unique=True), hold=HOLDS)
-    def look(self, homes: list[Home], hold: timedelta) -> None:
-        self.due(homes, hold=hold)
+    @rule(rng=CHANCE)
+    def look(self, rng: random.Random) -> None:
+        homes = rng.sample(TIMED_HOMES, rng.randint(0, len(TIMED_HOMES)))
+        self.due(homes, hold=rng.choice((SECOND, MINUTE)))
 
-    def due(self, homes: list[Home], *, hold: timedelta) -> list[str]:
+    def due(self, homes: Sequence[Home], *, hold: timedelta) -> list[str]:
         by_model, by_store = self.ask(lambda store: store.due(homes, limit=ENOUGH, hold=hold))
         assert by_id(by_store) == by_id(by_model)
         return [each.id for each in by_model]
 
-    @rule(lane=st.sampled_from(LANES), until=st.none() | MOMENTS)
-    def hold_lane(self, lane: str, until: timedelta | None) -> None:
-        moment = None if until is None else self.now + until
-        self.agree(lambda store: store.hold_lane(lane, until=moment, why="a reason"))
+    # -- signals, ends and upkeep
 
-    @rule(lane=st.sampled_from(LANES))
-    def release_lane(self, lane: str) -> None:
-        self.agree(lambda store: store.release_lane(lane))
-
-    # -- signals and ends
-
-    @rule(ids=st.lists(st.sampled_from(SIGNALS), min_size=1, max_size=4))
-    def keep_signals(self, ids: list[str]) -> None:
-        signals: list[StoredSignal] = [signal(each, at=self.now) for each in ids]
-        self.agree(lambda store: store.keep_signals(signals, remember=MINUTE))
-
-    @rule(hold=HOLDS, data=st.data())
-    def take_signals(self, hold: timedelta, data: st.DataObject) -> None:
+    @rule(rng=CHANCE)
+    def signals(self, rng: random.Random) -> None:
+        kept: list[StoredSignal] = [signal(each, at=self.now) for each in rng.choices(SIGNALS, k=3)]
+        self.agree(lambda store: store.keep_signals(kept, remember=MINUTE))
+        if rng.random() < 0.5:
+            return
+        hold = rng.choice((SECOND, MINUTE))
         by_model, by_store = self.ask(lambda store: store.take_signals(limit=ENOUGH, hold=hold))
         assert by_id(by_store) == by_id(by_model)
-        done, later = [], []
-        for each in by_model:
-            fate = data.draw(st.sampled_from(["done", "later", "forgotten"]))
-            if fate == "done":
-                done.append(each.id)
-            elif fate == "later":
-                later.append((each.id, self.now + data.draw(MOMENTS)))
+        fates = {each.id: rng.choice(("done", "later", "forgotten")) for each in by_id(by_model)}
+        done = [each for each, fate in fates.items() if fate == "done"]
+        later = [(each, self.now + rng.choice(SPANS)) for each, fate in fates.items() if fate == "later"]
         self.agree(lambda store: store.settle_signals(done=done, later=later))
 
-    @rule(hold=HOLDS, share=st.sampled_from([0, 1, 2]))
-    def publish(self, hold: timedelta, share: int) -> None:
+    @rule(rng=CHANCE)
+    def publish(self, rng: random.Random) -> None:
+        hold = rng.choice((SECOND, MINUTE))
         by_model, by_store = self.ask(lambda store: store.take_ended(limit=ENOUGH, hold=hold))
         assert by_id(by_store) == by_id(by_model)
-        ids = [each.id for each in by_id(by_model)]
-        self.agree(lambda store: store.mark_published(ids[: len(ids) * share // 2]))
+        ids = [each.id for each in by_id(by_model) if rng.random() < 0.7]
+        self.agree(lambda store: store.mark_published(ids))
 
-    @rule(age=st.sampled_from([MINUTE, HOUR]))
-    def prune(self, age: timedelta) -> None:
-        self.ask(lambda store: store.prune(ended_before=self.now - age, limit=ENOUGH))
-
-    @rule(back=st.integers(0, 10))
-    def trim(self, back: int) -> None:
-        self.agree(lambda store: store.trim_transitions(up_to=max(0, self.last_seen - back)))
+    @rule(rng=CHANCE)
+    def upkeep(self, rng: random.Random) -> None:
+        """Lanes are held and released, what is old is removed."""
+        lane, age, back = rng.choice(LANES), rng.choice((MINUTE, HOUR)), rng.randint(0, 10)
+        until = rng.choice((None, *(self.now + span for span in SPANS)))
+        match rng.choice(("hold", "release", "release", "prune", "trim")):
+            case "hold":
+                self.agree(lambda store: store.hold_lane(lane, until=until, why="a reason"))
+            case "release":
+                self.agree(lambda store: store.release_lane(lane))
+            case "prune":
+                self.ask(lambda store: store.prune(ended_before=self.now - age, limit=ENOUGH))
+            case _:
+                self.agree(lambda store: store.trim_transitions(up_to=max(0, self.last_seen - back)))
 
     # -- what holds at all times
 

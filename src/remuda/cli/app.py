@@ -9,6 +9,7 @@ import typer
 
 from remuda import __version__
 from remuda.cli import adding, dlq, doctor, jobs, limits, queues, schema, watch, work
+from remuda.cli.devices.app import app as devices
 from remuda.cli.exits import MEANINGS, Traces
 
 _CODES = "\n".join(f"{code.value}  {meaning}" for code, meaning in MEANINGS.items())
@@ -39,7 +40,7 @@ def _root(
         bool, typer.Option("--debug", envvar="REMUDA_DEBUG", help="Show the trace of an error.")
     ] = False,
 ) -> None:
-    """Queues of jobs: set up, add, work, look, and bring dead letters back.
+    """Queues of jobs: set up, add, work, look, and bring dead letters back. And commands to devices.
 
     Every command that touches a store takes --url, or the variable REMUDA_URL.
     """
@@ -60,6 +61,7 @@ app.command()(queues.resume)
 app.command()(limits.limit)
 app.command()(jobs.cancel)
 app.command()(queues.purge)
+app.add_typer(devices, name="devices", help="Commands to devices: send, follow, operate, simulate.")
 app.command()(doctor.doctor)
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from remuda.codec import PayloadFormat
     from remuda.queue import Queue
+    from remuda.stores.commands import CommandStore
     from remuda.stores.contract import Store
     from remuda.stores.sql.store import SqlStore
 
@@ -126,7 +127,7 @@ def _family(url: str) -> str:
 
 
 @contextlib.contextmanager
-def opening(store: Store) -> Iterator[None]:
+def opening(store: Store | CommandStore) -> Iterator[None]:
     """What a driver says about a wrong password or an unknown database, as an error of ours."""
     try:
         yield

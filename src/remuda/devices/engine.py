@@ -23,7 +23,7 @@ from remuda.devices.command import Protocol
 from remuda.devices.fleet import Fleet
 from remuda.devices.gatekeeping import Gatekeeper
 from remuda.devices.happenings import Dispatched, Happening, TimePassed
-from remuda.devices.ledger import Upshot, opened
+from remuda.devices.ledger import Upshot, opened_all
 from remuda.devices.listening import TAKEN_AT_ONCE, Listener, keep
 from remuda.devices.networks.contract import Network
 from remuda.devices.networks.signals import Signal
@@ -171,6 +171,10 @@ class Engine:
             except StoreError as error:
                 await backoff.wait(error)
                 continue
+            except Exception:  # noqa: BLE001  # a subscriber's or an adapter's mistake must not end a loop
+                _log.exception("the device engine failed to %s, and goes on", name)
+                await asyncio.sleep(1)
+                continue
             backoff.over()
             if rest > 0:
                 await bell.wait(rest)
@@ -185,7 +189,7 @@ class Engine:
             return rest
         claimed = await self._store.claim(self._paces, limit=room, hold=self._timings.accept)
         if claimed.commands:
-            known = {each.id: opened(each) for each in claimed.commands}
+            known = {each.id: each for each in opened_all(claimed.commands)}
             upshots = await self._ledger.happen({each: [Dispatched()] for each in known}, known)
             self._carry_out(upshots)
             if len(claimed.commands) == room:
@@ -243,7 +247,7 @@ class Engine:
     async def _look_at_due(self, homes: Sequence[Home]) -> None:
         while True:
             due = await self._store.due(homes, limit=_DUE_AT_ONCE, hold=_HOLD)
-            known = {each.id: opened(each) for each in due}
+            known = {each.id: each for each in opened_all(due)}
             upshots = await self._ledger.happen({each: [TimePassed()] for each in known}, known)
             self._carry_out(upshots)
             if len(due) < _DUE_AT_ONCE:

@@ -20,7 +20,7 @@ from remuda.devices.happenings import (
     ReplayAsked,
     Superseded,
 )
-from remuda.devices.ledger import Addition, Ledger, Page, opened
+from remuda.devices.ledger import Addition, Ledger, Page, opened, opened_all
 from remuda.devices.sending import NewCommand, make_command, merge_of
 from remuda.devices.timings import Timings
 from remuda.errors import StoreUnavailableError
@@ -155,7 +155,7 @@ class Fleet:
     ) -> list[Command]:
         """Commands, newest first."""
         found = await self.store.commands(status=status, lane=lane, device=device, limit=limit)
-        return [opened(each) for each in found]
+        return opened_all(found)
 
     async def story(self, command: Command) -> list[Transition]:
         """Every state change of a command, as far back as the trail goes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -13,9 +14,11 @@ from remuda.devices.happenings import Effect, Happening
 from remuda.devices.placing import change_of
 from remuda.devices.rules import decide
 from remuda.devices.timings import Timings
-from remuda.errors import StoreUnavailableError
+from remuda.errors import DecodeError, StoreUnavailableError
 from remuda.lifecycle import CommandStatus
 from remuda.stores.commands import Change, CommandStore, Move, StoredCommand
+
+_log = logging.getLogger("remuda.devices")
 
 _TRIES = 50  # another writer was quicker so often only when something is wrong
 
@@ -39,47 +42,56 @@ def opened(stored: StoredCommand) -> Command:
     return replace(unpack(stored.record), version=stored.version)
 
 
+def opened_all(stored: Iterable[StoredCommand]) -> list[Command]:
+    """Those records that can be read. One that cannot is logged, and holds up nobody."""
+    commands = []
+    for each in stored:
+        try:
+            commands.append(opened(each))
+        except DecodeError:
+            _log.exception("the record of command %s is passed over", each.id)
+    return commands
+
+
 class Page:
     """Commands as they were read, and as they are after what happened to them: the next write."""
 
     def __init__(self, commands: Iterable[Command], ledger: Ledger) -> None:
         self.commands = {each.id: each for each in commands}
         self._ledger = ledger
-        self._touched: dict[str, tuple[list[Move], list[Effect]]] = {}
+        self._moves: dict[str, list[Move]] = {}  # of those that have changed
+        self._effects: dict[str, list[Effect]] = {}
 
     def apply(self, command_id: str, happening: Happening) -> None:
         """Let something happen to a command; it is written with the page."""
-        command = self.commands[command_id]
-        ledger = self._ledger
-        decision = decide(command, happening, now=ledger.store.now(), timings=ledger.timings, rng=ledger.rng)
-        if decision.command is command and not decision.effects:
-            return
-        moves, effects = self._touched.setdefault(command_id, ([], []))
-        moves += decision.moves
-        effects += decision.effects
-        self.commands[command_id] = decision.command
+        command, ledger = self.commands[command_id], self._ledger
+        now = ledger.store.now()
+        decision = decide(command, happening, now=now, timings=ledger.timings, rng=ledger.rng)
+        if decision.command is not command:
+            self._moves.setdefault(command_id, []).extend(decision.moves)
+            self.commands[command_id] = decision.command
+        if decision.effects:
+            self._effects.setdefault(command_id, []).extend(decision.effects)
 
     def changes(self) -> list[Change]:
-        """What is to be written."""
-        return [change_of(self.commands[each], tuple(moves)) for each, (moves, _) in self._touched.items()]
+        """What is to be written. A command that only asks for something stays as it is."""
+        return [change_of(self.commands[each], tuple(moves)) for each, moves in self._moves.items()]
 
     async def write(self) -> tuple[list[Upshot], list[str]]:
         """Write what has changed: the commands as they now are, and the ids where another was quicker."""
-        upshots: list[Upshot] = []
-        missed: list[str] = []
-        if not self._touched:
-            return upshots, missed
-        written = await self._ledger.store.write(self.changes(), who=self._ledger.who)
-        for (command_id, (_, effects)), done in zip(self._touched.items(), written, strict=True):
-            if done:
-                upshots.append(Upshot(_written(self.commands[command_id]), tuple(effects)))
-            else:
-                missed.append(command_id)
+        changes = self.changes()
+        written = await self._ledger.store.write(changes, who=self._ledger.who) if changes else []
+        missed = [each.id for each, done in zip(changes, written, strict=True) if not done]
+        upshots = [
+            self._upshot(each) for each in dict.fromkeys((*self._moves, *self._effects)) if each not in missed
+        ]
         return upshots, missed
 
-
-def _written(command: Command) -> Command:
-    return replace(command, version=command.version + 1)
+    def _upshot(self, command_id: str) -> Upshot:
+        command = self.commands[command_id]
+        if command_id in self._moves:
+            command = replace(command, version=command.version + 1)
+        return Upshot(command, tuple(self._effects.get(command_id, ())))
 
 
 class Ledger:
@@ -97,12 +109,12 @@ class Ledger:
 
     async def load(self, ids: Sequence[str]) -> dict[str, Command]:
         """Those commands that there are."""
-        return {each: opened(stored) for each, stored in (await self.store.load(ids)).items()}
+        return {each.id: each for each in opened_all((await self.store.load(ids)).values())}
 
     async def hearers(self, devices: Sequence[str]) -> dict[str, list[Command]]:
         """The live commands that each device's signals may be for."""
         found = await self.store.hearers(devices)
-        return {device: [opened(each) for each in stored] for device, stored in found.items()}
+        return {device: opened_all(stored) for device, stored in found.items()}
 
     async def happen(
         self,

@@ -47,7 +47,7 @@ def place(command: Command) -> Placing:
         lane=command.lane,
         priority=command.priority,
         status=status,
-        type=command.type,
+        type=command.type.value,
         device=command.device.key,
         due_at=command.due_at,
         turn=_turn(command),

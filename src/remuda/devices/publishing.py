@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any, TypeAlias
 
 from remuda.devices.command import Command
-from remuda.devices.ledger import opened
+from remuda.devices.ledger import opened_all
 from remuda.devices.listening import DeviceReport
 from remuda.errors import StoreError
 from remuda.stores.commands import CommandStore
@@ -61,11 +61,11 @@ class Publisher:
         stored = await self._store.take_ended(limit=_TOLD_AT_ONCE, hold=_HOLD)
         if not stored:
             return 0
-        commands = [opened(each) for each in stored]
+        commands = opened_all(stored)
         for subscriber in self._subscribers:
             await subscriber.told(commands)
-        await self._store.mark_published([each.id for each in commands])
-        return len(commands)
+        await self._store.mark_published([each.id for each in stored])
+        return len(stored)
 
     async def report(self, report: DeviceReport) -> None:
         """Something that a device told by itself."""

@@ -339,6 +339,7 @@ def _release(case: Case) -> None:
         case.fail(EndReason.EXPIRED)
     elif case.command.is_push and last is not None and _call_was_lost(last) and not last.looked:
         case.do(Look())
+        case.change(due_at=case.now + case.timings.look_again)
     elif case.is_exhausted(case.command.retries):
         case.fail(EndReason.RETRIES_EXHAUSTED)
     elif next_purpose(case.command) is None:

@@ -77,7 +77,7 @@ def make_command(
         type=new.type,
         device=new.device,
         lane=lane_of(new.device, new.grid, by_gateway=by_gateway),
-        priority=priority,
+        priority=int(priority),
         created_at=now,
         started_at=now,
         status_since=now,
