@@ -6,7 +6,7 @@ is joined to its ACK by their deduplication id, or to the one command that it ca
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from enum import Enum
 
@@ -33,7 +33,7 @@ from remuda.devices.happenings import (
 from remuda.devices.networks import signals
 from remuda.lifecycle import CommandStatus
 
-_CLOCKS_DIFFER = timedelta(seconds=2)  # between the network server and the store
+_CLOCKS_DIFFER = timedelta(seconds=1)  # between the network server and the store
 
 
 class Verdict(Enum):
@@ -52,12 +52,19 @@ class Routed(msgspec.Struct, frozen=True):
 
 
 def route(
-    signal: signals.Signal, hearers: Sequence[Command], heard: Answer | Report | None
+    signal: signals.Signal,
+    hearers: Sequence[Command],
+    heard: Answer | Report | None,
+    taken: Collection[str] = (),
 ) -> Routed | Verdict:
-    """Where a signal goes. `hearers` are the live commands of its device, `heard` is what an uplink says."""
+    """Where a signal goes.
+
+    `hearers` are the live commands of its device, `heard` is what an uplink says, and `taken` are names of
+    attempts that are known to belong to somebody.
+    """
     match signal:
         case signals.TxAck() | signals.Ack() | signals.Discarded():
-            return _by_name(signal, hearers)
+            return _by_name(signal, hearers, taken)
         case signals.Uplink():
             return _by_answer(signal, hearers, heard)
         case signals.GatewayRefused():
@@ -69,24 +76,38 @@ def route(
             return Verdict.REPORT
 
 
+def names_attempt(signal: signals.Signal, hearers: Sequence[Command]) -> bool:
+    """Whether a signal names an attempt of one of these commands."""
+    return isinstance(signal, signals.TxAck | signals.Ack | signals.Discarded) and any(
+        attempt.external_id == signal.external_id for command in hearers for attempt in command.attempts
+    )
+
+
 def _by_name(
-    signal: signals.TxAck | signals.Ack | signals.Discarded, hearers: Sequence[Command]
+    signal: signals.TxAck | signals.Ack | signals.Discarded,
+    hearers: Sequence[Command],
+    taken: Collection[str],
 ) -> Routed | Verdict:
-    for command in hearers:
-        for attempt in command.attempts:
-            if attempt.external_id == signal.external_id:
-                return Routed(command, _happening(signal, attempt, None))
-    # A call whose answer was lost: with one frame at a time for each device this can be its own.
+    attempts = [(command, attempt) for command in hearers for attempt in command.attempts]
+    for command, attempt in attempts:
+        if attempt.external_id == signal.external_id:
+            return Routed(command, _happening(signal, attempt, None))
+    if signal.external_id in taken or any(_is_calling(attempt) for _, attempt in attempts):
+        return Verdict.LATER  # its command has ended; or a call is under way whose answer will name it
+    # A call whose answer was lost: with one frame at a time for each device this can only be its own.
     lost = [
         (command, attempt)
-        for command in hearers
-        for attempt in command.attempts
+        for command, attempt in attempts
         if _is_lost(attempt) and attempt.sent_at - _CLOCKS_DIFFER <= signal.at
     ]
     if len(lost) == 1:
         command, attempt = lost[0]
         return Routed(command, _happening(signal, attempt, signal.external_id))
     return Verdict.LATER
+
+
+def _is_calling(attempt: Attempt) -> bool:
+    return attempt.external_id is None and attempt.call_until is not None
 
 
 def _is_lost(attempt: Attempt) -> bool:
@@ -126,11 +147,11 @@ def _by_answer(
     for command, attempt in fitting:
         if attempt.acked and attempt.ack_dedup == signal.dedup:
             return _answered(signal, command, attempt, heard)
-    known = [each for each in fitting if each[1].external_id is not None or _is_lost(each[1])]
-    in_the_air = [each for each in known if each[0].status is CommandStatus.SENT_TO_DEVICE]
-    for among in (in_the_air, known):
-        if among and len({command.id for command, _ in among}) == 1:
-            command, attempt = next((each for each in among if each[1].transmitted_at is not None), among[0])
+    # Its ACK may be lost. Then it is the answer to the only command that it can be the answer to.
+    if len({command.id for command, _ in fitting}) == 1:
+        named = [each for each in fitting if each[1].external_id is not None]
+        if named:
+            command, attempt = next((each for each in named if each[1].transmitted_at is not None), named[0])
             return _answered(signal, command, attempt, heard)
     return Verdict.LATER
 

@@ -11,7 +11,7 @@ import msgspec
 from remuda.devices.codecs import Codecs
 from remuda.devices.codecs.contract import Report, UnsupportedCommandError
 from remuda.devices.command import Command
-from remuda.devices.correlate import Routed, Verdict, decode, route
+from remuda.devices.correlate import Routed, Verdict, decode, names_attempt, route
 from remuda.devices.ledger import Ledger, Upshot
 from remuda.devices.networks import signals
 from remuda.errors import DecodeError
@@ -101,6 +101,7 @@ class Listener:
         """Route every signal; those whose command changed meanwhile come again."""
         hearers = await self._ledger.hearers(list({signal.device for _, signal in waiting}))
         page = self._ledger.page(each for commands in hearers.values() for each in commands)
+        taken = await self._taken(waiting, hearers)
         done: list[str] = []
         unmatched: list[tuple[StoredSignal, signals.Signal]] = []
         used: dict[str, list[tuple[StoredSignal, signals.Signal]]] = {}
@@ -108,7 +109,7 @@ class Listener:
             ids = [each.id for each in hearers.get(signal.device, ())]
             commands = [page.commands[each] for each in ids if not page.commands[each].has_ended]
             heard = decode(signal, self._codecs.get(self._type_of(commands)))
-            where = route(signal, commands, heard)
+            where = route(signal, commands, heard, taken)
             if isinstance(where, Routed):
                 page.apply(where.command.id, where.happening)
                 used.setdefault(where.command.id, []).append((stored, signal))
@@ -123,6 +124,19 @@ class Listener:
         done += [stored.id for each in used.values() for stored, _ in each]
         gone, later = await self._postpone(unmatched)
         return again, done + gone, later, upshots
+
+    async def _taken(
+        self, waiting: list[tuple[StoredSignal, signals.Signal]], hearers: dict[str, list[Command]]
+    ) -> set[str]:
+        """Those names that no hearer has, but that belong to some command all the same."""
+        strange = {
+            signal.external_id
+            for _, signal in waiting
+            if isinstance(signal, signals.TxAck | signals.Ack | signals.Discarded)
+            and signal.device in hearers
+            and not names_attempt(signal, hearers[signal.device])
+        }
+        return set(await self._ledger.store.find(list(strange))) if strange else set()
 
     async def _postpone(
         self, unmatched: list[tuple[StoredSignal, signals.Signal]]
