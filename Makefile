@@ -63,7 +63,7 @@ $(VENV)/.made: pyproject.toml constraints.txt
 
 $(VENV)/.demo: $(VENV)/.made
 	@echo "Installing Remuda ..."
-	@$(PIP_INSTALL) --editable '.[embedded]'
+	@$(PIP_INSTALL) --editable '.[embedded,devices]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.made

@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import random
 import tempfile
 import time
 from collections.abc import Iterator
@@ -24,7 +23,6 @@ from typing import Any
 import uvloop
 
 from bench import catalogue, machine
-from remuda.clock import Clock
 from remuda.devices import (
     Command,
     CommandType,
@@ -40,6 +38,8 @@ from remuda.devices import (
 from remuda.devices.codecs.dlt645 import answer_frame, parse_request
 from remuda.devices.networks.contract import Network, Order
 from remuda.devices.networks.signals import Ack, Signal, TxAck, Uplink
+from remuda.devices.simulator.rehearsal import rehearse
+from remuda.devices.simulator.world import WorldOptions
 from remuda.lifecycle import CommandStatus
 
 DEVICES = 5_000
@@ -173,25 +173,17 @@ def measure_stores(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def measure_day(options: argparse.Namespace) -> dict[str, Any]:
     """A day of a grid of 600 meters in virtual time, checked against what the meters did."""
-    from remuda.devices.simulator.virtual_time import run_virtually
-    from remuda.devices.simulator.world import virtual_day
-
-    started = time.perf_counter()
-
-    async def main(clock: Clock) -> Any:
-        return await virtual_day(
-            clock, meters=600, hours=options.hours, loss=0.15, seed=7, rng=random.Random(7)
-        )
-
-    summary = run_virtually(main, start=datetime(2030, 1, 1, tzinfo=UTC))
-    took = time.perf_counter() - started
+    told = rehearse(
+        WorldOptions(meters=600, seed=7, loss=0.15), lasting=timedelta(hours=options.hours), timings=Timings()
+    )
     return {
         "meters": 600,
         "hours": options.hours,
-        "commands": summary.commands,
-        "untrue": summary.untrue,
-        "seconds": round(took, 1),
-        "speed_up": round(options.hours * 3600 / took),
+        "commands": len(told.ended),
+        "unended": told.unended,
+        "untrue": len(told.lies),
+        "seconds": round(told.took.total_seconds(), 1),
+        "speed_up": round(told.lasted / told.took),
     }
 
 

@@ -1,4 +1,4 @@
-"""Engines, a fleet and a simulated world in one process, in virtual time. Every deed is traced to its command."""
+"""Engines and a simulated world in one process, in virtual time; every deed is traced to its command."""
 
 from __future__ import annotations
 

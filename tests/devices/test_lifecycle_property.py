@@ -5,8 +5,8 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -87,9 +87,7 @@ from tests.devices.rules_workbench import (
 # -- (a) anything at all
 
 
-REPEATABLE = settings(
-    deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
+REPEATABLE = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 
 numbers = st.integers(0, 6)
 dedups = st.sampled_from(["", "up-1", "up-2", "up-3"])
@@ -226,9 +224,372 @@ def test_what_comes_twice_in_a_row_makes_no_second_move(
     now = START
     for happening, pause in told:
         now += pause
-        command = check_step(command, happening, now, SEED).command if not contradicts_itself(
-            command, happening
-        ) else command
+        if contradicts_itself(command, happening):
+            continue
+        command = check_step(command, happening, now, SEED).command
         if isinstance(happening, Accepted | CallFailed | Transmitted | Discarded | Withdrawn | CancelAsked):
             again = decide(command, happening, now=now, timings=SEED, rng=random.Random(7))
             assert again.moves == ()
+
+
+# -- (b) a little world
+
+
+class Fortune:
+    """What goes wrong, read off a tape of bytes. Nought is luck, and so is what comes after its end."""
+
+    def __init__(self, tape: bytes) -> None:
+        self._tape = iter(tape)
+
+    def strikes(self, share: float) -> bool:
+        return next(self._tape, 0) >= 256 * (1 - share)
+
+    def within(self, longest: timedelta) -> timedelta:
+        return longest * (next(self._tape, 0) / 255)
+
+
+@dataclass
+class Meter:
+    """A meter that does what reaches it. It takes a token once."""
+
+    fortune: Fortune
+    is_token: bool
+    credit: float = 10.0
+    applied: int = 0
+    used_tokens: int = 0
+
+    def gets(self, purpose: Purpose, kind: CommandType) -> Answer:
+        if purpose is not Purpose.SEND or kind is CommandType.READ_CREDIT:
+            self.applied += purpose is Purpose.SEND
+            return credit(self.credit)
+        family = Family.TOKEN if self.is_token else Family.CONTROL
+        if self.is_token and self.applied:
+            self.used_tokens += 1
+            return Answer(family=family, ok=False, code="used")
+        if self.fortune.strikes(0.1):
+            return Answer(family=family, ok=False, code="no")
+        self.applied += 1
+        self.credit += 50.0 if self.is_token else 0.0
+        return Answer(family=family, ok=True)
+
+
+@dataclass
+class Item:
+    """A frame in the network server's queue."""
+
+    id: str
+    purpose: Purpose
+    pending: bool = False
+
+
+@dataclass
+class Task:
+    """A vendor's task. Without a result it goes on."""
+
+    id: str
+    purpose: Purpose
+    result: TaskResult | None = None
+
+
+class World:
+    """One command, the engines that look after it, and what is on the other side of the wire.
+
+    Engines die between a dispatch and its call, and between a call and its result. The network server
+    answers late or not at all; its webhooks are lost, delayed, doubled and out of order.
+    """
+
+    def __init__(self, command: Command, tape: bytes, *, stale_reads: bool) -> None:
+        self.command = command
+        self.now = START
+        self.fortune = Fortune(tape)
+        self.meter = Meter(self.fortune, is_token=command.is_single_use)
+        self.told: list[tuple[datetime, Happening]] = []
+        self._stale_reads = stale_reads
+        self._timings = replace(EXACT, max_age=HOUR)
+        self._agenda: list[tuple[datetime, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._names = (f"name-{n}" for n in itertools.count(1))
+        self._watching = 0
+
+    def later(self, delay: timedelta, action: Callable[[], None]) -> None:
+        heapq.heappush(self._agenda, (self.now + delay, next(self._order), action))
+
+    def run(self) -> None:
+        """Until nothing is left to happen, which is after the end of the command."""
+        if self.fortune.strikes(0.2):
+            stop: Happening = CancelAsked() if self.fortune.strikes(0.5) else Superseded(by="02")
+            self.later(self.fortune.within(10 * MINUTE), lambda: self.tell(stop))
+        self._dispatch_soon()
+        for _ in range(5_000):
+            if not self._agenda:
+                break
+            self.now, _, action = heapq.heappop(self._agenda)
+            action()
+        assert not self._agenda, "it goes on for ever"
+        assert self.command.has_ended, "nobody looks at it any more"
+
+    # -- the engines
+
+    def tell(self, happening: Happening) -> None:
+        self.told.append((self.now, happening))
+        before = self.command.status
+        decision = check_step(self.command, happening, self.now, self._timings)
+        self.command = decision.command
+        for effect in decision.effects:
+            self._carry_out(effect)
+        if self.command.status is CommandStatus.QUEUED and before is not CommandStatus.QUEUED:
+            self._dispatch_soon()
+        self._watch()
+
+    def _dispatch_soon(self) -> None:
+        self.later(self.fortune.within(30 * SECOND), lambda: self.tell(Dispatched()))
+
+    def _watch(self) -> None:
+        """Look at the command when it is due; one that was looked at is left alone for a while."""
+        if place(self.command).home not in TIMED_HOMES or self.command.due_at is None:
+            return
+        self._watching += 1
+        mine, wait = self._watching, self.command.due_at - self.now
+        looked = bool(self.told) and isinstance(self.told[-1][1], TimePassed)
+        self.later(
+            max(wait, 30 * SECOND if looked else timedelta(0)) + self.fortune.within(2 * SECOND),
+            lambda: self.tell(TimePassed()) if mine == self._watching else None,
+        )
+
+    def _carry_out(self, effect: Effect) -> None:
+        if self.fortune.strikes(0.05):
+            return  # whoever was about to make the call has died
+        match effect:
+            case Send():
+                self._call(effect.attempt)
+            case Look():
+                self._answer_call(lambda: self.tell(self.looked()), lambda: self.tell(NotLearnt(code="x")))
+            case Poll():
+                self._poll(effect.attempt)
+            case Withdraw():
+                number = effect.attempt
+                lost = Withdrawn(attempt=number, certain=False)
+                self._answer_call(lambda: self.tell(self.withdrawn(number)), lambda: self.tell(lost))
+
+    def _answer_call(self, answer: Callable[[], None], lose: Callable[[], None]) -> None:
+        took = self.fortune.within(30 * SECOND)
+        self.later(took, lose if self.fortune.strikes(0.1) else answer)
+
+    def _call(self, number: int) -> None:
+        """A call that hands an attempt over: refused, or taken; told, told wrongly, or never told."""
+        took = self.fortune.within(54 * SECOND)
+        if self.fortune.strikes(0.1):
+            final = EndReason.UNKNOWN_DEVICE if self.fortune.strikes(0.1) else None
+            failed = CallFailed(attempt=number, code="no", certain=True, final=final)
+            self.later(took, lambda: self.tell(failed))
+            return
+        name, purpose = next(self._names), self.command.attempts[number - 1].purpose
+        self.later(self.fortune.within(took), lambda: self.take(name, purpose))
+        if self.fortune.strikes(0.1):
+            return  # its maker died before it could write down what it was told
+        if self.fortune.strikes(0.1):
+            self.later(took, lambda: self.tell(CallFailed(attempt=number, code="timeout")))
+        else:
+            self.later(took, lambda: self.tell(Accepted(attempt=number, external_id=name)))
+
+    # -- what each network has of its own
+
+    def take(self, name: str, purpose: Purpose) -> None:
+        raise NotImplementedError
+
+    def looked(self) -> Happening:
+        raise NotImplementedError
+
+    def withdrawn(self, number: int) -> Happening:
+        raise NotImplementedError
+
+    def _poll(self, number: int) -> None:
+        raise NotImplementedError
+
+
+class PushWorld(World):
+    """ChirpStack: a queue for the device, one frame after the other, and webhooks."""
+
+    def __init__(self, command: Command, tape: bytes, *, stale_reads: bool = False) -> None:
+        super().__init__(command, tape, stale_reads=stale_reads)
+        self.queue: list[Item] = []
+
+    def take(self, name: str, purpose: Purpose) -> None:
+        self.queue.append(Item(name, purpose))
+        if len(self.queue) == 1:
+            self._serve()
+
+    def looked(self) -> Happening:
+        """As `calling` does it: an item with the same bytes that no attempt knows is that of a lost call."""
+        last = self.command.attempts[-1]
+        kind = asked(self.command, last.purpose)
+        known = {each.external_id for each in self.command.attempts}
+        fitting = [
+            each.id
+            for each in self.queue
+            if asked(self.command, each.purpose) is kind and each.id not in known
+        ]
+        adoptable = fitting[0] if fitting and last.external_id is None else None
+        return QueueSeen(present=frozenset(each.id for each in self.queue), adoptable=adoptable)
+
+    def withdrawn(self, number: int) -> Happening:
+        name = self.command.attempts[number - 1].external_id
+        held = [each for each in self.queue if each.id == name and not each.pending]
+        self.queue = [each for each in self.queue if each not in held]
+        return Withdrawn(attempt=number, certain=bool(held))
+
+    def _serve(self) -> None:
+        """The gateway gets to the head of the queue; at times only after long."""
+        if self.queue:
+            rest = 20 * MINUTE if self.fortune.strikes(0.05) else self.fortune.within(40 * SECOND)
+            self.later(rest, self._transmit)
+
+    def _transmit(self) -> None:
+        item = self.queue[0] if self.queue else None
+        if item is None or item.pending:
+            return
+        if self.fortune.strikes(0.03):
+            self.queue.remove(item)
+            self._post(signals.Discarded(**self._signed(), external_id=item.id, code="EXPIRED"))
+            self._serve()
+            return
+        item.pending = True
+        self._post(signals.TxAck(**self._signed(), external_id=item.id))
+        answer = None
+        if not self.fortune.strikes(0.15):
+            answer = self.meter.gets(item.purpose, self.command.type)
+        if answer is None or self.fortune.strikes(0.15):
+            self.later(5 * SECOND + self.fortune.within(MINUTE), lambda: self._give_up(item))
+        else:
+            said = answer
+            self.later(SECOND + self.fortune.within(20 * SECOND), lambda: self._hear(item, said))
+
+    def _give_up(self, item: Item) -> None:
+        self.queue.remove(item)
+        self._post(signals.Ack(**self._signed(), external_id=item.id, acknowledged=False))
+        self._serve()
+
+    def _hear(self, item: Item, answer: Answer) -> None:
+        self.queue.remove(item)
+        dedup = f"dedup-{item.id}"
+        self._post(signals.Ack(**self._signed(), external_id=item.id, acknowledged=True, dedup=dedup))
+        self._post(signals.Uplink(**self._signed(), dedup=dedup, data=b"", f_port=1), answer)
+        self._serve()
+
+    def _signed(self) -> dict[str, Any]:
+        return {"id": "", "device": METER.key, "at": self.now}
+
+    def _post(self, signal: signals.Signal, answer: Answer | None = None) -> None:
+        """A webhook: one try, no order."""
+        until = self.now + 5 * MINUTE
+        for _ in range(2 if self.fortune.strikes(0.1) else 1):
+            if not self.fortune.strikes(0.1):
+                late = MINUTE if self.fortune.strikes(0.1) else 2 * SECOND
+                self.later(self.fortune.within(late), lambda: self._deliver(signal, answer, until))
+
+    def _deliver(self, signal: signals.Signal, answer: Answer | None, until: datetime) -> None:
+        hears = place(self.command).hears is not None
+        where = route(signal, [self.command] if hears else [], answer)
+        if isinstance(where, Routed):
+            if self._stale_reads or not self._is_stale_read(where.happening):
+                self.tell(where.happening)
+        elif where is Verdict.LATER and self.now < until and not self.command.has_ended:
+            self.later(2 * SECOND, lambda: self._deliver(signal, answer, until))
+
+    def _is_stale_read(self, happening: Happening) -> bool:
+        number = getattr(happening, "attempt", None)
+        if number is None or self.command.attempts[number - 1].purpose is Purpose.SEND:
+            return False
+        return any(each.purpose is Purpose.SEND for each in self.command.attempts[number:])
+
+
+class PullWorld(World):
+    """Calin: tasks that end some time, in any order, or never."""
+
+    def __init__(self, command: Command, tape: bytes) -> None:
+        super().__init__(command, tape, stale_reads=True)
+        self.tasks: dict[str, Task] = {}
+
+    def take(self, name: str, purpose: Purpose) -> None:
+        self.tasks[name] = Task(name, purpose)
+        if not self.fortune.strikes(0.03):
+            rest = HOUR / 2 if self.fortune.strikes(0.05) else self.fortune.within(2 * MINUTE)
+            self.later(rest, lambda: self._carry_out_task(self.tasks[name]))
+
+    def _carry_out_task(self, task: Task) -> None:
+        """A vendor says "failed" whether its frame or the answer was lost."""
+        failed = TaskResult(execution=Execution.EXECUTION_FAILURE, code="2")
+        if self.fortune.strikes(0.15):
+            task.result = failed
+            return
+        answer = self.meter.gets(task.purpose, self.command.type)
+        if self.fortune.strikes(0.15):
+            task.result = failed
+        elif answer.ok:
+            task.result = TaskResult(execution=Execution.EXECUTION_SUCCESS, data=answer.data)
+        else:
+            task.result = TaskResult(execution=Execution.EXECUTION_FAILURE, refused=True, code=answer.code)
+
+    def _poll(self, number: int) -> None:
+        name = self.command.attempts[number - 1].external_id
+        assert name is not None
+
+        def answer() -> None:
+            self.tell(Polled(attempt=number, result=result))
+
+        result = self.tasks[name].result
+        self._answer_call(answer, lambda: self.tell(Polled(attempt=number, problem="reset")))
+
+
+def check_truth(world: World) -> None:
+    """What the record says at the end against what the meter did, also later."""
+    outcome, applied = world.command.outcome, world.meter.applied
+    if outcome is Outcome.EXECUTED:
+        assert applied
+    if outcome is Outcome.NOT_EXECUTED:
+        assert not applied
+    if outcome is Outcome.REFUSED and world.command.family is not Family.READ:
+        assert not applied
+    if world.command.is_single_use:
+        assert world.meter.used_tokens == 0, "it was sent again although it had been applied"
+
+
+def worlds(device: Device) -> st.SearchStrategy[Command]:
+    def command(chosen: tuple[CommandType, bool], expires_in: timedelta | None) -> Command:
+        kind, probed = chosen
+        return a_command(
+            kind,
+            device,
+            expectation=RISE if probed else None,
+            expires_at=None if expires_in is None else START + expires_in,
+        )
+
+    chosen = st.sampled_from(
+        [
+            (CommandType.READ_CREDIT, False),
+            (CommandType.TURN_ON, False),
+            (CommandType.TOP_UP, False),
+            (CommandType.TOP_UP, True),
+            (CommandType.TOP_UP, True),
+        ]
+    )
+    return st.builds(command, chosen, st.sampled_from([None, None, None, 2 * MINUTE, HOUR]))
+
+
+tapes = st.binary(min_size=30, max_size=300)
+
+
+@given(worlds(METER), tapes)
+@settings(REPEATABLE, max_examples=1_500)
+def test_push_every_command_ends_and_what_it_says_is_true(command: Command, tape: bytes) -> None:
+    world = PushWorld(command, tape)
+    world.run()
+    check_truth(world)
+
+
+@given(worlds(METER_V2), tapes)
+@settings(REPEATABLE, max_examples=1_500)
+def test_pull_every_command_ends_and_what_it_says_is_true(command: Command, tape: bytes) -> None:
+    world = PullWorld(command, tape)
+    world.run()
+    check_truth(world)

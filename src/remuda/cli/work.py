@@ -95,7 +95,7 @@ def _run_here(target: str, concurrency: int | None, lifeline: int | None, *, unt
 
     line = None if lifeline is None else Lifeline(lifeline, end_now=lambda: leave_now(ExitCode.ERROR))
     loaded = load(target)
-    runner = asyncio.Runner(loop_factory=_loop_factory())
+    runner = asyncio.Runner(loop_factory=loop_factory())
     code: int = ExitCode.ERROR
     try:
         code = runner.run(_run_crew(loaded, concurrency, line, until_empty=until_empty))
@@ -126,7 +126,7 @@ async def _run_crew(loaded: Any, concurrency: int | None, line: Lifeline | None,
     return ExitCode.ERROR if crew.at_once else ExitCode.OK
 
 
-def _loop_factory() -> Callable[[], Any] | None:
+def loop_factory() -> Callable[[], Any] | None:
     """uvloop's where it is installed, otherwise Python's own."""
     try:
         import uvloop

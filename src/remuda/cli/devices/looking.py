@@ -124,7 +124,8 @@ def _became(command: Command, now: datetime) -> str:
         if command.response is not None and command.response.data is not None:
             told.append(value_text(command.response.data))
         return ": ".join(filter(None, told))
-    why = f" after {command.failures[0].reason}" if command.failures else ""
+    recent = [each.reason for each in command.failures if each.at >= command.started_at]
+    why = f" after {recent[0]}" if recent else ""
     if command.status is CommandStatus.QUEUED:
         return f"waits in {command.lane}{why}"
     due = "" if command.due_at is None else f", looked at {relative(command.due_at, now)}"

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 LaneName = Annotated[
     str,
-    typer.Argument(
-        metavar="LANE", help="As `lanes` shows it: lorawan_network:grid-7.", show_default=False
-    ),
+    typer.Argument(metavar="LANE", help="As `lanes` shows it: lorawan_network:grid-7.", show_default=False),
 ]
 Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="The commands' ids.", show_default=False)]
 
@@ -82,8 +80,8 @@ async def _release(where: Where, lane: str, *, as_json: bool) -> None:
     if as_json:
         output.emit({"lane": lane, "was_held": was_held, "waiting": waiting})
     else:
-        told = "released" if was_held else "was not held:"
-        output.say(f"{told} {lane}: {output.plural(waiting, 'command')} waiting")
+        told = f"released {lane}" if was_held else f"{lane} was not held"
+        output.say(f"{told}: {output.plural(waiting, 'command')} waiting")
 
 
 # -- commands

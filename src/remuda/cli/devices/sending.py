@@ -111,6 +111,16 @@ def send(
     dev_eui: Annotated[
         str | None, typer.Option("--dev-eui", metavar="EUI", help="Where it is not the serial with zeros.")
     ] = None,
+    snr: Annotated[
+        float | None,
+        typer.Option("--snr", metavar="DB", help="How well the gateway hears it: tells its air time."),
+    ] = None,
+    spreading_factor: Annotated[
+        int | None,
+        typer.Option(
+            "--spreading-factor", min=7, max=12, metavar="N", help="Where it is known; else by SNR."
+        ),
+    ] = None,
     wait: Annotated[
         timedelta | None,
         typer.Option("--wait", parser=duration, metavar=DURATION, help="Follow it so long: 60s."),
@@ -158,8 +168,12 @@ def send(
         at_least=at_least,
         at_most=at_most,
         dev_eui=dev_eui,
+        snr=snr,
+        spreading_factor=spreading_factor,
     )
     where = Where(url, fleet, config)
+    if snr is not None and gateway is None:
+        raise typer.BadParameter("--snr says how well a gateway hears the device: give --gateway, too")
     if from_file is not None:
         if wait is not None or ask.data is not None:
             raise typer.BadParameter("--wait, --data and tokens are for one command, not for --from")
@@ -303,9 +317,7 @@ def end_text(command: Command, wait: timedelta) -> str:
 # -- many
 
 
-async def _send_lines(
-    where: Where, usual: Ask, file: str, by_gateway: bool | None, *, as_json: bool
-) -> None:
+async def _send_lines(where: Where, usual: Ask, file: str, by_gateway: bool | None, *, as_json: bool) -> None:
     """All lines are checked before the first is sent, so that a mistake in the last one sends nothing."""
     lines = read_bytes(file).splitlines()
     async with opened_fleet(where, create=True, lanes_by_gateway=by_gateway) as fleet:
@@ -348,9 +360,7 @@ def _checked(fleet: Fleet, lines: list[bytes], usual: Ask, file: str) -> list[Ne
     return found
 
 
-async def _send_in_chunks(
-    fleet: Fleet, new: list[NewCommand], advance: Callable[[int], None]
-) -> list[Sent]:
+async def _send_in_chunks(fleet: Fleet, new: list[NewCommand], advance: Callable[[int], None]) -> list[Sent]:
     sent: list[Sent] = []
     remaining = iter(new)
     try:

@@ -28,6 +28,7 @@ from remuda.stores.commands import CommandStats
 from remuda.stores.memory_commands import MemoryCommands
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
+_PARTS = 12  # what is asked in a stretch of time is spread over it
 _LOOK_EVERY = timedelta(minutes=1)
 _PATIENCE = timedelta(hours=72)  # pull: a task without a result ends after 48 h
 
@@ -136,20 +137,14 @@ class _Stage:
         while passed < self._lasting:
             stretch = min(every, self._lasting - passed)
             new = self._traffic.commands(world, rng=rng, last=stretch)
-            told = await fleet.send_many(new)
-            asked += len(told)
-            sent += sum(each.is_new for each in told)
-            await self._pass(stretch)
+            for part in range(_PARTS):
+                told = await fleet.send_many(new[part::_PARTS])
+                asked += len(told)
+                sent += sum(each.is_new for each in told)
+                await asyncio.sleep((stretch / _PARTS).total_seconds())
+                self._on_progress(stretch / _PARTS)
             passed += stretch
         return asked, sent
-
-    async def _pass(self, stretch: timedelta) -> None:
-        """Let time pass, a little at a time, so that progress is seen."""
-        while stretch > timedelta(0):
-            step = min(stretch, timedelta(minutes=10))
-            await asyncio.sleep(step.total_seconds())
-            self._on_progress(step)
-            stretch -= step
 
     async def _wait(self, fleet: Fleet, clock: Clock) -> int:
         """Until every command has ended and is known to have; how many never did."""

@@ -43,6 +43,7 @@ class WorldOptions(msgspec.Struct, frozen=True, kw_only=True):
                lost, doubled or out of order, calls that fail or take 37 s) grow with it: 0 is a clear day
     refuse     the share of tokens and switchings that a meter refuses by chance
     outages    let gateways fail now and then
+    slow_calin  a call to Calin takes seconds, as it does in life; else as long as one to ChirpStack
     """
 
     meters: int = 100
@@ -54,6 +55,7 @@ class WorldOptions(msgspec.Struct, frozen=True, kw_only=True):
     refuse: float = 0.02
     outages: bool = False
     calin_latency: timedelta = timedelta(seconds=20)
+    slow_calin: bool = True
 
     def __post_init__(self) -> None:
         if self.meters < 1:
@@ -135,7 +137,7 @@ class World:
         self.calin = SimulatedCalin(
             {serial: each for serial, each in self.meters.items() if not self._protocol(each).is_push},
             clock,
-            weather=weather_of(f"{options.seed}/calin", options.loss, slow=True),
+            weather=weather_of(f"{options.seed}/calin", options.loss, slow=options.slow_calin),
             latency=options.calin_latency,
         )
 

@@ -83,9 +83,10 @@ class CommandInspector:
             newest: list[bytes] = sorted({each for ids in lists for each in ids}, reverse=True)[:count]
             if not newest:
                 break
-            found += stored_commands(await self._run(scripts.LOAD, [lane or "", device or "", *newest]))
+            # It may have got another status since.
+            wanted = [status or "", lane or "", device or ""]
+            found += stored_commands(await self._run(scripts.LOAD, [*wanted, *newest]))
             below = newest[-1].decode()
-        # The pages come from the newest to the oldest, and a command is in one place at a time.
         return found[:limit]
 
     async def named(self, name: str) -> list[str]:

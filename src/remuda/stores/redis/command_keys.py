@@ -54,7 +54,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from remuda.stores.commands import Home
 from remuda.stores.opening_commands import check_fleet
 
 
@@ -79,13 +78,6 @@ class CommandKeys(NamedTuple):
 
     def message(self, command_id: str) -> str:
         return f"{self.prefix}device_message:{command_id}"
-
-    def lane(self, lane: str) -> str:
-        return f"{self.prefix}queue:{lane}"
-
-    def home(self, home: Home) -> str:
-        """The set of a home other than LANE."""
-        return f"{self.prefix}queue_{home}"
 
     def slots(self, lane: str) -> str:
         return f"{self.prefix}rate_limit:{lane}"

@@ -119,7 +119,7 @@ class RedisCommands(CommandStore):
     async def load(self, ids: Sequence[str]) -> dict[str, StoredCommand]:
         found: dict[str, StoredCommand] = {}
         for part in _parts(ids):
-            answer = stored_commands(await self._run(scripts.LOAD, ["", "", *part]))
+            answer = stored_commands(await self._run(scripts.LOAD, ["", "", "", *part]))
             found.update((each.id, each) for each in answer)
         return found
 

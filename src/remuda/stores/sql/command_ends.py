@@ -15,11 +15,11 @@ from remuda.stores.sql.steps import Steps
 PUBLISHED = "published"  # the home of one that has ended and whose subscribers know
 
 _DUE = """
-    SELECT due_at AS moment, id FROM command
+    SELECT due_at AS moment, id FROM command BY(command_due)
     WHERE fleet = :fleet AND home = {each} AND due_at <= :now ORDER BY due_at, id LIMIT {limit}
 """
 _EXPIRED = """
-    SELECT expires_at AS moment, id FROM command
+    SELECT expires_at AS moment, id FROM command BY(command_expires)
     WHERE fleet = :fleet AND expires_at <= :now ORDER BY expires_at, id LIMIT :limit
 """
 _RECORDS = "SELECT id, version, record FROM command WHERE fleet = :fleet AND id IN :ids"
@@ -31,7 +31,7 @@ _LOOK_AGAIN = """
     WHERE fleet = :fleet AND id IN :ids
 """
 _ENDED = f"""
-    SELECT id, version, record FROM command
+    SELECT id, version, record FROM command BY(command_due)
     WHERE fleet = :fleet AND home = '{Home.ENDED}' AND due_at IS NOT NULL
       AND (taken_until IS NULL OR taken_until <= :now)
     ORDER BY due_at, id LIMIT :limit
@@ -42,7 +42,7 @@ _PUBLISH = f"""
     WHERE fleet = :fleet AND id IN :ids AND home = '{Home.ENDED}'
 """
 _OLD = f"""
-    SELECT id, home, standing, turn_held, turn_wanted FROM command
+    SELECT id, home, standing, turn_held, turn_wanted FROM command BY(command_due)
     WHERE fleet = :fleet AND home = '{PUBLISHED}' AND due_at < :before ORDER BY due_at, id LIMIT :limit
 """
 _REMOVE = "DELETE FROM command WHERE fleet = :fleet AND id IN :ids"

@@ -11,11 +11,12 @@ from remuda.stores.sql.steps import Steps
 _SERVED = "SELECT served FROM command_fleet WHERE fleet = :fleet"
 _KNOWN = "SELECT lane, ready FROM command_lane WHERE fleet = :fleet AND lane IN :lanes"
 _MARK = "UPDATE command_lane SET ready = 1 WHERE fleet = :fleet AND lane IN :lanes"
+# Not in the words of EXISTS: PostgreSQL would look at everything that is ready, to join it to the lanes.
 _UNMARK = """
     UPDATE command_lane SET ready = 0
     WHERE fleet = :fleet AND lane IN :lanes AND ready = 1
-      AND NOT EXISTS (SELECT 1 FROM command
-                      WHERE command.fleet = :fleet AND command.ready_lane = command_lane.lane)
+      AND (SELECT id FROM command BY(command_ready)
+           WHERE command.fleet = :fleet AND command.ready_lane = command_lane.lane LIMIT 1) IS NULL
 """
 
 

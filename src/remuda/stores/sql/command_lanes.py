@@ -23,8 +23,8 @@ FOREVER = datetime(9999, 12, 31, tzinfo=UTC)  # a hold without an end
 
 # When the last slot but none comes free, or NULL when there is a free one: the n-th use, from the last.
 _FULL_UNTIL = """
-    (SELECT slot_until FROM command
-     WHERE command.fleet = :fleet AND command.lane = lanes.lane AND slot_until > :now
+    (SELECT slot_until FROM command BY(command_slots)
+     WHERE command.fleet = :fleet AND command.slot_lane = lanes.lane AND slot_until > :now
      ORDER BY slot_until DESC LIMIT 1 OFFSET :others_{n})"""
 _OPEN = """
     SELECT {n} AS pace, lane, served, opens_at, earned_at FROM command_lane AS lanes
@@ -34,15 +34,16 @@ _NEXT = """
     FROM command_lane AS lanes
     WHERE fleet = :fleet AND ready = 1 AND (held_until IS NULL OR held_until < :forever) AND {fits}"""
 _SLOTS_USED = """
-    SELECT lane, count(*) FROM command
-    WHERE fleet = :fleet AND lane IN :lanes AND slot_until > :now GROUP BY lane
+    SELECT slot_lane, count(*) FROM command BY(command_slots)
+    WHERE fleet = :fleet AND slot_lane IN :lanes AND slot_until > :now GROUP BY slot_lane
 """
 _FIRST_READY = """
-    SELECT ready_lane, id, version, record, airtime_ms FROM command
+    SELECT ready_lane, id, version, record, airtime_ms FROM command BY(command_ready)
     WHERE fleet = :fleet AND ready_lane = {each} ORDER BY standing, id LIMIT {limit}
 """
 _TAKE_OFF = """
-    UPDATE command SET home = :home, due_at = :due_at, ready_lane = NULL, slot_until = :slot_until
+    UPDATE command
+    SET home = :home, due_at = :due_at, ready_lane = NULL, slot_lane = lane, slot_until = :slot_until
     WHERE fleet = :fleet AND id IN :ids
 """
 _SERVE = "UPDATE command_fleet SET served = :served WHERE fleet = :fleet"

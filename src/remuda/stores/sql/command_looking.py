@@ -14,9 +14,13 @@ from remuda.stores.sql.phrasing import Phrasing
 from remuda.stores.sql.steps import Row, Steps
 
 _LOAD = "SELECT id, version, record FROM command WHERE fleet = :fleet AND id IN :ids"
-_OWNERS = "SELECT id, version, record, merge_key FROM command WHERE fleet = :fleet AND merge_key IN :keys"
+_OWNERS = """
+    SELECT id, version, record, merge_key FROM command BY(command_key)
+    WHERE fleet = :fleet AND merge_key IN :keys
+"""
 _HEARERS = """
-    SELECT id, version, record, hears FROM command WHERE fleet = :fleet AND hears IN :devices ORDER BY id
+    SELECT id, version, record, hears FROM command BY(command_hears)
+    WHERE fleet = :fleet AND hears IN :devices
 """
 _FIND = f"""
     SELECT name, max(command_id) FROM command_name
@@ -29,14 +33,14 @@ _NAMED = """
 _LANES = """
     SELECT lane, opens_at, held_until, held_why FROM command_lane WHERE fleet = :fleet
 """
-_READY = """
-    SELECT ready_lane, count(*) FROM command
-    WHERE fleet = :fleet AND ready_lane IS NOT NULL GROUP BY ready_lane
+_WAITING = f"""
+    SELECT lane, count(*) FROM command BY(command_waiting)
+    WHERE fleet = :fleet AND home = '{Home.LANE}' GROUP BY lane
 """
-_BEHIND = """
-    SELECT lane, count(*) FROM command WHERE fleet = :fleet AND turn_wanted IS NOT NULL GROUP BY lane
+_SLOTS_USED = """
+    SELECT slot_lane, count(*) FROM command BY(command_slots)
+    WHERE fleet = :fleet AND slot_lane IS NOT NULL AND slot_until > :now GROUP BY slot_lane
 """
-_SLOTS_USED = "SELECT lane, count(*) FROM command WHERE fleet = :fleet AND slot_until > :now GROUP BY lane"
 _BY_STATUS = "SELECT status, count(*) FROM command WHERE fleet = :fleet GROUP BY status"
 _UNPUBLISHED = f"""
     SELECT count(*) FROM command WHERE fleet = :fleet AND home = '{Home.ENDED}' AND due_at IS NOT NULL
@@ -47,6 +51,10 @@ _SIGNALS = "SELECT count(*) FROM command_signal WHERE fleet = :fleet AND forget_
 def stored(row: Row) -> StoredCommand:
     """A record from its id, its version and its bytes."""
     return StoredCommand(id=row[0], version=row[1], record=bytes(row[2]))
+
+
+def _id(row: Row) -> Any:
+    return row[0]
 
 
 def load(say: Phrasing, fleet: str, ids: Sequence[str]) -> Steps[dict[str, StoredCommand]]:
@@ -61,7 +69,7 @@ def owners(say: Phrasing, fleet: str, keys: Sequence[str]) -> Steps[dict[str, St
 
 def hearers(say: Phrasing, fleet: str, devices: Sequence[str]) -> Steps[dict[str, list[StoredCommand]]]:
     found: dict[str, list[StoredCommand]] = {}
-    for row in (yield say.ask(_HEARERS, fleet=fleet, devices=list(devices))):
+    for row in sorted((yield say.ask(_HEARERS, fleet=fleet, devices=list(devices))), key=_id):
         found.setdefault(row[3], []).append(stored(row))
     return found
 
@@ -79,10 +87,7 @@ def named(say: Phrasing, fleet: str, name: str) -> Steps[list[str]]:
 
 def lanes(say: Phrasing, fleet: str, *, now: datetime) -> Steps[list[LaneStats]]:
     """Lanes in which something waits, or that are held, by name."""
-    waiting: dict[str, int] = {}
-    for query in (_READY, _BEHIND):
-        for lane, count in (yield say.ask(query, fleet=fleet)):
-            waiting[lane] = waiting.get(lane, 0) + count
+    waiting = {row[0]: row[1] for row in (yield say.ask(_WAITING, fleet=fleet))}
     used = {row[0]: row[1] for row in (yield say.ask(_SLOTS_USED, fleet=fleet, now=now))}
     found = []
     for lane, opens_at, held_until, held_why in (yield say.ask(_LANES, fleet=fleet)):

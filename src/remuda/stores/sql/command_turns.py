@@ -5,22 +5,26 @@ The rule is `remuda.stores.memory_lanes.Turn`; here it is fed from the rows and 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from remuda.stores.commands import Home, Placing
 from remuda.stores.memory_lanes import Turn
 from remuda.stores.sql.phrasing import Phrasing
-from remuda.stores.sql.steps import Steps
+from remuda.stores.sql.steps import Rows, Steps
 
 _HELD = """
-    SELECT turn_held, id, home, standing, lane FROM command
+    SELECT turn_held, id, home, standing, lane FROM command BY(command_turn_held)
     WHERE fleet = :fleet AND turn_held IN :turns
 """
+_WANTED = """
+    SELECT DISTINCT turn_wanted FROM command BY(command_turn_wanted)
+    WHERE fleet = :fleet AND turn_wanted IN :turns
+"""
 _FIRST_BEHIND = """
-    SELECT turn_wanted, id, standing, lane FROM command
-    WHERE fleet = :fleet AND turn_wanted = {each} AND id NOT IN :ids
-    ORDER BY standing, id LIMIT {limit}
+    SELECT turn_wanted, id, standing, lane FROM command BY(command_turn_wanted)
+    WHERE fleet = :fleet AND turn_wanted = {each} ORDER BY standing, id LIMIT {limit}
 """
 _STEP_UP = """
     UPDATE command SET turn_held = turn_wanted, turn_wanted = NULL, ready_lane = lane
@@ -95,10 +99,7 @@ def pass_on(say: Phrasing, fleet: str, steps: Sequence[Step]) -> Steps[Turns]:
             turns[name].front = standing, command_id
         else:
             turns[name].away.add(command_id)
-    behind = yield from say.look_for_each(
-        _FIRST_BEHIND, names, [1] * len(names), fleet=fleet, ids=sorted(changed)
-    )
-    for name, command_id, standing, lane in behind:
+    for name, command_id, standing, lane in (yield from _first_behind(say, fleet, turns, steps)):
         lanes[command_id] = lane
         turns[name].behind.put(command_id, standing)
     for each in steps:
@@ -114,6 +115,26 @@ def pass_on(say: Phrasing, fleet: str, steps: Sequence[Step]) -> Steps[Turns]:
     if back:
         yield say.ask(_STEP_BACK, fleet=fleet, ids=back)
     return Turns(after, frozenset(lanes[each] for each in up), frozenset(lanes[each] for each in back))
+
+
+def _first_behind(say: Phrasing, fleet: str, turns: dict[str, Turn], steps: Sequence[Step]) -> Steps[Rows]:
+    """The first that waits for each turn and does not change by itself, where it may get the turn."""
+    changed = {each.id for each in steps}
+    # Nobody waits for a turn that nobody has, and nobody gets one that others go on having.
+    names = [name for name, turn in turns.items() if (own := _having(turn)) and own <= changed]
+    wanted = [row[0] for row in (yield say.ask(_WANTED, fleet=fleet, turns=names))] if names else []
+    if not wanted:
+        return []
+    changing = Counter(each.was.turn_wanted for each in steps if each.was is not None)
+    return (
+        yield from say.look_for_each(
+            _FIRST_BEHIND, wanted, [changing[name] + 1 for name in wanted], fleet=fleet
+        )
+    )
+
+
+def _having(turn: Turn) -> set[str]:
+    return turn.away | ({turn.front[1]} if turn.front is not None else set())
 
 
 def _turns_of(step: Step) -> list[str]:

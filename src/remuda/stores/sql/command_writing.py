@@ -21,11 +21,13 @@ EXTERNAL = "external"
 CORRELATION = "correlation"
 
 _BEFORE = """
-    SELECT id, version, home, lane, standing, ready_lane, turn_held, turn_wanted, merge_key, slot_until,
-        names_digest
+    SELECT id, version, home, lane, standing, ready_lane, turn_held, turn_wanted, merge_key, slot_lane,
+        slot_until, names_digest
     FROM command WHERE fleet = :fleet AND id IN :ids
 """
-_OWNERS = "SELECT merge_key, id FROM command WHERE fleet = :fleet AND merge_key IN :keys"
+_OWNERS = """
+    SELECT merge_key, id FROM command BY(command_key) WHERE fleet = :fleet AND merge_key IN :keys
+"""
 
 _COLUMNS = (
     "fleet",
@@ -43,6 +45,7 @@ _COLUMNS = (
     "turn_held",
     "turn_wanted",
     "merge_key",
+    "slot_lane",
     "slot_until",
     "hears",
     "expires_at",
@@ -64,6 +67,7 @@ class _Before(NamedTuple):
     turn_held: str | None
     turn_wanted: str | None
     key: str | None
+    slot_lane: str | None
     slot_until: Any
     names_digest: int
 
@@ -135,7 +139,9 @@ def _row(fleet: str, change: Change, was: _Before | None, turns: Turns, now: dat
     placing = change.placing
     waits = placing.home is Home.LANE
     has_turn = placing.turn is not None and (not waits or change.id in turns.fronts)
-    keeps_slot = was is not None and placing.uses_slot and placing.lane == was.lane
+    slot_lane = was.slot_lane if was is not None and placing.uses_slot else None
+    if slot_lane != placing.lane:
+        slot_lane = None  # a slot is of one lane
     return (
         fleet,
         change.id,
@@ -152,7 +158,8 @@ def _row(fleet: str, change: Change, was: _Before | None, turns: Turns, now: dat
         placing.turn if has_turn else None,
         None if has_turn else placing.turn,
         placing.key,
-        was.slot_until if was is not None and keeps_slot else None,
+        slot_lane,
+        was.slot_until if was is not None and slot_lane else None,
         placing.hears,
         None if placing.home is Home.ENDED else placing.expires_at,
         placing.airtime_ms,

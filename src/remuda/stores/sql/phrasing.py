@@ -1,8 +1,9 @@
 """Hand-tuned SQL that is written once, and phrased for each database.
 
 Parameters are names (`:fleet`); `IN :ids` and `NOT IN :ids` take a list of any length but none;
-`GREATEST` is every database's own; `MOMENT(:now)` is a moment where no column beside it says so. A batch
-of rows, or of looks into an index, is one statement.
+`GREATEST` is every database's own; `MOMENT(:now)` is a moment where no column beside it says so; `BY(index)`
+after a table names the index to use, to those who would rather scan. A batch of rows, or of looks into an
+index, is one statement.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from remuda.stores.sql.steps import Raw, Rows, Steps
 # A list, or a single value; a colon that belongs to a cast is neither.
 _PARAMETER = re.compile(r"(?P<list>(?:NOT )?IN :(?P<values>\w+))|(?<!:):(?P<name>\w+)")
 _MOMENT = re.compile(r"MOMENT\((:\w+)\)")
+_BY = re.compile(r"BY\((\w+)\)")
 _LOOKS_AT_ONCE = 100  # selects that one statement joins
 
 
@@ -186,7 +188,8 @@ def _numbered(sql: str, of_ints: tuple[str, ...]) -> tuple[str, tuple[str, ...]]
         test = "<> ALL" if match["list"].startswith("NOT") else "= ANY"
         return f"{test}(${number}::{kind}[])"
 
-    return _PARAMETER.sub(place, _MOMENT.sub(r"\1::timestamp", sql)), tuple(order)
+    # It is told on each connection to prefer indexes, and finds the right one.
+    return _PARAMETER.sub(place, _BY.sub("", _MOMENT.sub(r"\1::timestamp", sql))), tuple(order)
 
 
 @lru_cache(maxsize=512)
@@ -200,7 +203,7 @@ def _with_json_lists(sql: str) -> tuple[str, tuple[str, ...]]:
         test = match["list"].partition(" :")[0]
         return f"{test} (SELECT value FROM json_each(?))"
 
-    sql = _MOMENT.sub(r"\1", sql).replace("GREATEST(", "max(")
+    sql = _BY.sub(r"INDEXED BY \1", _MOMENT.sub(r"\1", sql)).replace("GREATEST(", "max(")
     return _PARAMETER.sub(place, sql), tuple(names)
 
 
@@ -217,7 +220,8 @@ def _with_places(sql: str, lengths: tuple[tuple[str, int], ...]) -> tuple[str, t
         test = match["list"].partition(" :")[0]
         return f"{test} ({', '.join(['%s'] * length_of[name])})"
 
-    return _PARAMETER.sub(place, sql.replace("MOMENT(", "TIMESTAMP(")), tuple(names)
+    sql = _BY.sub(r"FORCE INDEX (\1)", sql).replace("MOMENT(", "TIMESTAMP(")
+    return _PARAMETER.sub(place, sql), tuple(names)
 
 
 def _keys(table: Table) -> list[str]:

@@ -243,7 +243,7 @@ result = Table(
 # taken_until  of one that has ended: until when a publisher has it
 # ready_lane   its lane, while it can be claimed there
 # turn_held    the turn that it has; `turn_wanted` the one that it waits for in its lane
-# slot_until   until when it counts against the slots of its lane at the latest
+# slot_lane    its lane, while it counts against the slots there, until `slot_until` at the latest
 # expires_at   when somebody has to look whether it has expired
 # names_digest  of the names that `command_name` has of it
 command = Table(
@@ -264,6 +264,7 @@ command = Table(
     Column("turn_held", _name),
     Column("turn_wanted", _name),
     Column("merge_key", _name),
+    Column("slot_lane", _name),
     Column("slot_until", _moment),
     Column("hears", _name),
     Column("expires_at", _moment),
@@ -295,9 +296,21 @@ _index_of_some("command_turn_held", "turn_held", "fleet", "turn_held")
 _index_of_some("command_turn_wanted", "turn_wanted", "fleet", "turn_wanted", "standing", "id")
 _index_of_some("command_due", "due_at", "fleet", "home", "due_at", "id")
 _index_of_some("command_expires", "expires_at", "fleet", "expires_at", "id")
-_index_of_some("command_slots", "slot_until", "fleet", "lane", "slot_until")
+_index_of_some("command_slots", "slot_lane", "fleet", "slot_lane", "slot_until")
 _index_of_some("command_key", "merge_key", "fleet", "merge_key")
 _index_of_some("command_hears", "hears", "fleet", "hears", "id")
+# To count what waits in each lane. Where the index is of all commands it has to know their homes.
+_WAITING_IN_LANE = text("home = 'lane'")
+Index(
+    "command_waiting",
+    command.c.fleet,
+    command.c.lane,
+    postgresql_where=_WAITING_IN_LANE,
+    sqlite_where=_WAITING_IN_LANE,
+).ddl_if(callable_=_has_partial_indexes)
+Index("command_waiting", command.c.fleet, command.c.home, command.c.lane).ddl_if(
+    callable_=_has_no_partial_indexes
+)
 
 # What commands are called besides their ids: by the network server, by whoever asked for them.
 command_name = Table(

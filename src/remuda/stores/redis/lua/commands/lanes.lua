@@ -18,25 +18,27 @@ local function served_of(lane)
   return served
 end
 
--- There may be something to claim in a lane.
+-- Something is in a lane. If it is in none of the sets the next claim looks whether it is open indeed.
 local function open_lane(lane)
   has_opened = true
   if placed_lanes[lane] then return end
   placed_lanes[lane] = true
   if redis.call('ZSCORE', open_lanes, lane) or redis.call('ZSCORE', shut_lanes, lane)
     or redis.call('ZSCORE', full_lanes, lane) then return end
-  local opens = redis.call('ZSCORE', locks, lane)
-  if opens and tonumber(opens) > now then
-    redis.call('ZADD', shut_lanes, opens, lane)
-  else
-    redis.call('ZADD', open_lanes, served_of(lane), lane)
-  end
+  redis.call('ZADD', open_lanes, served_of(lane), lane)
+end
+
+-- What keeps a lane from being open has changed: the next claim looks at it again. An empty one is dropped then.
+local function reopen_lane(lane)
+  redis.call('ZREM', shut_lanes, lane)
+  redis.call('ZREM', full_lanes, lane)
+  placed_lanes[lane] = nil
+  open_lane(lane)
 end
 
 local function free_slot(lane, id)
-  if redis.call('ZREM', SLOTS .. lane, id) == 1 and redis.call('ZREM', full_lanes, lane) == 1 then
-    placed_lanes[lane] = nil
-    open_lane(lane)
+  if redis.call('ZREM', SLOTS .. lane, id) == 1 and redis.call('ZSCORE', full_lanes, lane) then
+    reopen_lane(lane)
   end
 end
 

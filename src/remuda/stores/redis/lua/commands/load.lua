@@ -1,10 +1,13 @@
--- Id, version and record of those ids that there are; of one lane or one device alone, where they are named.
-local lane, device = arg(), arg()
+-- Id, version and record of those ids that there are; of one status, lane or device alone, where they are named.
+local status, lane, device = arg(), arg(), arg()
+local function fits(wanted, is)
+  return wanted == '' or wanted == is
+end
 local answer = {}
 for i = next_arg, #ARGV do
-  local version, record, its_lane, its_device =
-    unpack(redis.call('HMGET', MESSAGE .. ARGV[i], 'version', 'record', 'lane', 'device'))
-  if version and (lane == '' or lane == its_lane) and (device == '' or device == its_device) then
+  local version, record, its_status, its_lane, its_device =
+    unpack(redis.call('HMGET', MESSAGE .. ARGV[i], 'version', 'record', 'status', 'lane', 'device'))
+  if version and fits(status, its_status) and fits(lane, its_lane) and fits(device, its_device) then
     local at = #answer
     answer[at + 1], answer[at + 2], answer[at + 3] = ARGV[i], version, record
   end

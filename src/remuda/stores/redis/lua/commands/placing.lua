@@ -5,7 +5,7 @@ local HEARS = prefix .. 'hears:'
 local FIELDS = { 'home', 'lane', 'priority', 'status', 'type', 'device', 'due', 'turn', 'key', 'slot', 'hears',
   'expires', 'airtime', 'externals', 'correlations' }
 
--- The values after a place, by the names of FIELDS. All in one constructor: a table that grows costs several times that.
+-- The values after a place, by the names of FIELDS. In one constructor: a table that grows costs several times that.
 local function placing_of(values, at)
   return {
     home = values[at + 1] or '', lane = values[at + 2] or '', priority = values[at + 3] or '',

@@ -1,0 +1,349 @@
+"""What a caller asks for: checked, made into a command, and merged with those that wait."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from remuda.clock import VirtualClock
+from remuda.devices.codecs import default_codecs
+from remuda.devices.command import (
+    Command,
+    CommandType,
+    Device,
+    Expectation,
+    Gateway,
+    Merge,
+    Outcome,
+    Phase,
+    Priority,
+    Protocol,
+)
+from remuda.devices.fleet import Fleet, Sent
+from remuda.devices.happenings import Accepted, Dispatched, Happening, TimePassed, Transmitted
+from remuda.devices.sending import MAX_DATA_BYTES, InvalidCommandError, NewCommand, make_command, merge_of
+from remuda.lifecycle import CommandStatus, EndReason
+from remuda.stores.memory_commands import MemoryCommands
+from tests.devices.rules_workbench import METER, METER_V2, MINUTE, SECOND, START, a_fleet
+
+TOKEN = {"token": "1234 5678 9012 3456 7890"}
+
+
+def new(kind: CommandType = CommandType.READ_CREDIT, device: Device = METER, **options: Any) -> NewCommand:
+    return NewCommand(type=kind, device=device, **options)
+
+
+def made(kind: CommandType = CommandType.READ_CREDIT, device: Device = METER, **options: Any) -> Command:
+    return make_command(
+        new(kind, device, **options), command_id="01", now=START, codecs=default_codecs(), by_gateway=False
+    )
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock(START)
+
+
+@pytest.fixture
+async def fleet(clock: VirtualClock) -> AsyncIterator[Fleet]:
+    async with a_fleet(clock) as fleet:
+        yield fleet
+
+
+async def known(fleet: Fleet, command_id: str) -> Command:
+    command = await fleet.get(command_id)
+    assert command is not None
+    return command
+
+
+async def on_its_way(fleet: Fleet, command_id: str, *further: Happening) -> None:
+    await fleet.ledger.happen({command_id: [Dispatched(), *further]})
+
+
+# -- making
+
+
+def test_a_command_begins_in_its_lane_with_everything_that_was_asked() -> None:
+    command = made(
+        CommandType.READ_VOLTAGE, phase=Phase.B, grid="lagos-7", correlation_id="c-1", expires_in=30 * MINUTE
+    )
+    assert (command.status, command.lane, command.phase) == (
+        CommandStatus.QUEUED,
+        "lorawan_network:lagos-7",
+        Phase.B,
+    )
+    assert (command.correlation_id, command.expires_at) == ("c-1", START + 30 * MINUTE)
+    assert command.created_at == command.started_at == command.status_since == START
+    assert (command.due_at, command.attempts, command.version) == (None, (), 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "by_person", "priority"),
+    [
+        (CommandType.CLEAR_CREDIT, False, Priority.CLEAR_CREDIT),
+        (CommandType.TOP_UP, False, Priority.TOP_UP),
+        (CommandType.TURN_ON, True, Priority.PERSON_WRITE),
+        (CommandType.READ_CREDIT, True, Priority.PERSON_READ),
+        (CommandType.SET_DATE, False, Priority.SYSTEM_WRITE),
+        (CommandType.READ_CREDIT, False, Priority.SYSTEM_READ),
+    ],
+)
+def test_the_usual_priorities(kind: CommandType, by_person: bool, priority: int) -> None:
+    assert made(kind, by_person=by_person, data=TOKEN).priority == priority
+    assert made(kind, by_person=by_person, data=TOKEN, priority=77).priority == 77
+
+
+def test_a_read_of_a_phase_is_of_phase_a_where_none_is_named() -> None:
+    assert made(CommandType.READ_CURRENT).phase is Phase.A
+    assert made(CommandType.READ_CREDIT).phase is None
+
+
+def test_air_time_is_reckoned_for_push_alone() -> None:
+    near = Device(reference="47003333771", protocol=Protocol.LORAWAN, spreading_factor=7)
+    far = Device(reference="47003333771", protocol=Protocol.LORAWAN, spreading_factor=12)
+    assert made(device=near).airtime_ms == pytest.approx(62, abs=2)
+    assert made(device=far).airtime_ms == pytest.approx(1_483, abs=20)
+    assert made(device=METER_V2).airtime_ms == 0
+    assert made(CommandType.TOP_UP, data="not a token").airtime_ms == 0, "the engine says what is wrong"
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "said"),
+    [
+        (CommandType.READ_REPORT, {}, "type"),
+        (CommandType.JOIN_NETWORK, {}, "type"),
+        (CommandType.READ_CREDIT, {"priority": 101}, "priority"),
+        (CommandType.READ_CREDIT, {"priority": -1}, "priority"),
+        (CommandType.READ_CREDIT, {"expires_in": timedelta(0)}, "expires_in"),
+        (CommandType.READ_CREDIT, {"phase": Phase.A}, "phase"),
+        (CommandType.READ_CREDIT, {"grid": ""}, "grid"),
+        (CommandType.READ_CREDIT, {"grid": "a b"}, "grid"),
+        (CommandType.READ_CREDIT, {"correlation_id": "x" * 129}, "correlation_id"),
+        (CommandType.READ_CREDIT, {"data": object()}, "data"),
+        (CommandType.READ_CREDIT, {"data": "x" * (MAX_DATA_BYTES + 1)}, "data has"),
+        (CommandType.TURN_ON, {"expectation": Expectation(read=CommandType.READ_CREDIT)}, "expectation"),
+        (CommandType.TOP_UP, {"expectation": Expectation(read=CommandType.TURN_ON, at_least=1)}, "read"),
+        (CommandType.TOP_UP, {"expectation": Expectation(read=CommandType.READ_CREDIT)}, "must say"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_by_name(
+    kind: CommandType, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InvalidCommandError, match=said):
+        made(kind, **options)
+
+
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [
+        (Device(reference="", protocol=Protocol.API_V1), "reference"),
+        (Device(reference="a b", protocol=Protocol.API_V1), "reference"),
+        (Device(reference="1", protocol=Protocol.API_V1, gateway=Gateway(id="")), "gateway"),
+        (Device(reference="not-hex", protocol=Protocol.LORAWAN), "EUI"),
+        (Device(reference="1", protocol=Protocol.LORAWAN, spreading_factor=13), "spreading_factor"),
+    ],
+)
+def test_a_device_that_cannot_be_reached_is_refused(device: Device, said: str) -> None:
+    with pytest.raises(InvalidCommandError, match=said):
+        made(device=device)
+
+
+async def test_nothing_is_written_when_one_of_many_is_wrong(fleet: Fleet) -> None:
+    with pytest.raises(InvalidCommandError):
+        await fleet.send_many([new(), new(priority=1_000)])
+    assert await fleet.commands() == []
+
+
+# -- keys
+
+
+def test_commands_of_one_kind_for_one_device_have_one_key() -> None:
+    assert made().key == made(priority=3).key
+    assert made().key != made(CommandType.READ_POWER).key
+    assert made().key != made(device=METER_V2).key
+    assert made(CommandType.READ_VOLTAGE).key == made(CommandType.READ_VOLTAGE, phase=Phase.A).key
+    assert made(CommandType.READ_VOLTAGE).key != made(CommandType.READ_VOLTAGE, phase=Phase.B).key
+    assert made(CommandType.TURN_ON).key == made(CommandType.TURN_OFF).key
+    assert made(CommandType.SET_DATE).key != made(CommandType.SET_TIME).key
+    assert made(merge=False).key is None
+
+
+def test_one_token_has_one_key_however_it_is_written_and_its_digits_are_not_in_it() -> None:
+    key = made(CommandType.TOP_UP, data=TOKEN).key
+    assert key == made(CommandType.TOP_UP, data="1234-5678-9012-3456-7890").key
+    assert key != made(CommandType.TOP_UP, data="9999 5678 9012 3456 7890").key
+    assert key is not None
+    assert "1234" not in key.removeprefix(METER.key)
+
+
+def test_switches_and_settings_replace_each_other_and_the_rest_is_joined() -> None:
+    assert merge_of(CommandType.TURN_OFF) is merge_of(CommandType.SET_TIME) is Merge.SUPERSEDE
+    assert merge_of(CommandType.READ_CREDIT) is merge_of(CommandType.TOP_UP) is Merge.JOIN
+
+
+# -- joining
+
+
+async def test_a_second_read_is_joined_to_the_one_that_waits(fleet: Fleet) -> None:
+    first = await fleet.send(new(correlation_id="a"))
+    second = await fleet.send(new(correlation_id="b", by_person=True))
+    third = await fleet.send(new(correlation_id="b"))
+    assert second == third == Sent(id=first.id, is_new=False)
+    command = await known(fleet, first.id)
+    assert (command.correlation_id, command.joined) == ("a", ("b",))
+    assert command.priority == Priority.PERSON_READ
+    assert len(await fleet.commands()) == 1
+    for name in ("a", "b"):
+        assert [each.id for each in await fleet.find(name)] == [first.id]
+
+
+async def test_a_read_that_waits_for_its_retry_is_joined_too(fleet: Fleet, clock: VirtualClock) -> None:
+    first = await fleet.send(new())
+    accepted = (Accepted(attempt=1, external_id="item-1"), Transmitted(attempt=1))
+    await on_its_way(fleet, first.id, *accepted)
+    clock.advance(12 * SECOND)
+    await fleet.ledger.happen({first.id: [TimePassed()]})
+    assert (await known(fleet, first.id)).status is CommandStatus.TO_RETRY
+    assert (await fleet.send(new())).id == first.id
+
+
+async def test_a_read_on_its_way_stands_for_nobody_else(fleet: Fleet) -> None:
+    first = await fleet.send(new())
+    await on_its_way(fleet, first.id)
+    second = await fleet.send(new())
+    assert second.is_new
+    assert (await known(fleet, first.id)).key is None
+    assert (await fleet.send(new())).id == second.id
+
+
+async def test_the_same_token_is_the_same_command_also_on_its_way(fleet: Fleet) -> None:
+    first = await fleet.send(new(CommandType.TOP_UP, data=TOKEN))
+    await on_its_way(fleet, first.id, Accepted(attempt=1, external_id="item-1"), Transmitted(attempt=1))
+    assert (await fleet.send(new(CommandType.TOP_UP, data=TOKEN))) == Sent(id=first.id, is_new=False)
+    other = await fleet.send(new(CommandType.TOP_UP, data="9999 5678 9012 3456 7890"))
+    assert other.is_new
+
+
+async def test_reads_that_must_not_be_merged_are_not(fleet: Fleet) -> None:
+    sent = await fleet.send_many([new(), new(merge=False), new(merge=False)])
+    assert [each.is_new for each in sent] == [True] * 3
+    assert len(await fleet.commands()) == 3
+
+
+# -- superseding
+
+
+async def test_on_ends_an_off_that_waits(fleet: Fleet) -> None:
+    off = await fleet.send(new(CommandType.TURN_OFF))
+    on = await fleet.send(new(CommandType.TURN_ON))
+    assert on.superseded == (off.id,)
+    ended = await known(fleet, off.id)
+    assert (ended.reason, ended.outcome) == (EndReason.SUPERSEDED, Outcome.NOT_EXECUTED)
+    assert ended.failures[0].details == f"by {on.id}"
+    assert (await known(fleet, on.id)).status is CommandStatus.QUEUED
+
+
+async def test_an_off_on_its_way_gets_no_second_attempt(fleet: Fleet) -> None:
+    off = await fleet.send(new(CommandType.TURN_OFF))
+    await on_its_way(fleet, off.id, Accepted(attempt=1, external_id="item-1"), Transmitted(attempt=1))
+    on = await fleet.send(new(CommandType.TURN_ON))
+    assert on.superseded == (off.id,)
+    going = await known(fleet, off.id)
+    assert (going.status, going.stop, going.key) == (
+        CommandStatus.SENT_TO_DEVICE,
+        EndReason.SUPERSEDED,
+        None,
+    )
+
+
+async def test_a_newer_setting_replaces_the_older_of_its_kind(fleet: Fleet) -> None:
+    date = await fleet.send(new(CommandType.SET_DATE, data="2026-03-15"))
+    time = await fleet.send(new(CommandType.SET_TIME, data="10:00:00"))
+    assert time.superseded == ()
+    newer = await fleet.send(new(CommandType.SET_DATE, data="2026-03-16"))
+    assert newer.superseded == (date.id,)
+
+
+# -- within one batch
+
+
+async def test_a_batch_merges_with_itself(fleet: Fleet) -> None:
+    sent = await fleet.send_many(
+        [
+            new(correlation_id="a"),
+            new(correlation_id="b", priority=90),
+            new(CommandType.TURN_OFF),
+            new(CommandType.TURN_ON),
+            new(CommandType.TURN_OFF),
+        ]
+    )
+    read, joined, off, on, off_again = sent
+    assert joined == Sent(id=read.id, is_new=False)
+    assert (on.superseded, off_again.superseded) == ((off.id,), (on.id,))
+    command = await known(fleet, read.id)
+    assert (command.joined, command.priority) == (("b",), 90)
+    statuses = [(await known(fleet, each.id)).status for each in (off, on, off_again)]
+    assert statuses == [CommandStatus.DELIVERY_FAILED] * 2 + [CommandStatus.QUEUED]
+    story = await fleet.story(await known(fleet, on.id))
+    assert [each.entered for each in story] == [CommandStatus.QUEUED, CommandStatus.DELIVERY_FAILED]
+
+
+async def test_a_batch_meets_one_that_waits_and_then_itself(fleet: Fleet) -> None:
+    waiting = await fleet.send(new(CommandType.TURN_ON))
+    first, second = await fleet.send_many([new(CommandType.TURN_OFF), new(CommandType.TURN_ON)])
+    assert (first.superseded, second.superseded) == ((waiting.id,), (first.id,))
+    live = [each.id for each in await fleet.commands(status=CommandStatus.QUEUED)]
+    assert live == [second.id]
+
+
+async def test_a_thousand_reads_of_one_meter_are_one(fleet: Fleet) -> None:
+    sent = await fleet.send_many([new() for _ in range(1_200)])
+    assert len({each.id for each in sent}) == 1
+    assert sum(each.is_new for each in sent) == 1
+
+
+async def test_two_programs_that_send_at_once_still_merge(clock: VirtualClock) -> None:
+    store = MemoryCommands(clock=clock)
+    one, other = a_fleet(clock, store), a_fleet(clock, store)
+    raced = await _race(store, one, other)
+    assert len({each.id for each in raced}) == 1
+    assert len(await one.commands()) == 1
+    await one.close()
+
+
+async def _race(store: MemoryCommands, one: Fleet, other: Fleet) -> list[Sent]:
+    """The other program sends between the look and the write of the first."""
+    owners, raced = store.owners, []
+
+    async def owners_and_then_another(keys: Any) -> Any:
+        found = await owners(keys)
+        store.owners = owners  # type: ignore[method-assign]
+        raced.append(await other.send(new(correlation_id="other")))
+        return found
+
+    store.owners = owners_and_then_another  # type: ignore[method-assign]
+    return [*raced, await one.send(new(correlation_id="one")), *raced]
+
+
+# -- operating
+
+
+async def test_a_command_is_found_by_any_of_its_names(fleet: Fleet) -> None:
+    sent = await fleet.send(new(correlation_id="mine"))
+    await on_its_way(fleet, sent.id, Accepted(attempt=1, external_id="item-1"))
+    for name in (sent.id, "mine", "item-1"):
+        assert [each.id for each in await fleet.find(name)] == [sent.id]
+    assert await fleet.find("nobody's") == []
+
+
+async def test_a_replay_is_told_whether_it_was_made(fleet: Fleet) -> None:
+    sent = await fleet.send(new())
+    assert not await fleet.replay(sent.id)
+    assert not await fleet.replay("nobody")
+    await fleet.cancel(sent.id)
+    assert await fleet.replay(sent.id)
+    command = await known(fleet, sent.id)
+    assert (command.status, command.replays) == (CommandStatus.QUEUED, 1)
