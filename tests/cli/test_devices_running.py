@@ -9,9 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import pytest
 
@@ -19,7 +23,8 @@ from remuda.cli.devices.servers import SECRET, Addresses, settings_text
 from remuda.cli.devices.summaries import percentile
 from remuda.cli.exits import ExitCode
 from remuda.devices.settings import parse_settings
-from tests.cli.conftest import PACKAGE_HOME, Remuda, Started
+from remuda.devices.webhooks import is_signed
+from tests.cli.conftest import PACKAGE_HOME, Remuda, Started, until
 
 TOKEN = "90001234567890120500"
 
@@ -55,7 +60,41 @@ SECRETS = {"TOKEN": "t", "PASSWORD": "p", "SECRET": "0123456789abcdef"}
 # -- the whole way
 
 
-def test_commands_go_the_whole_way_to_simulated_meters(on_sqlite: Remuda) -> None:
+class Receiver(ThreadingHTTPServer):
+    """Takes webhooks. `told` are those with a true signature."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Hook)
+        self.told: list[dict[str, Any]] = []
+        self.url = f"http://127.0.0.1:{self.server_address[1]}/hook"
+        Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+
+
+class _Hook(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        header = self.headers["X-Remuda-Signature"]
+        assert isinstance(self.server, Receiver)
+        if is_signed(body, header, secret=SECRETS["SECRET"], now=time.time()):
+            self.server.told.append(json.loads(body))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    made = Receiver()
+    yield made
+    made.shutdown()
+    made.server_close()
+
+
+def test_commands_go_the_whole_way_to_simulated_meters(on_sqlite: Remuda, receiver: Receiver) -> None:
     hook = f"http://127.0.0.1:{free_port()}/chirpstack"
     simulator = on_sqlite.start(
         "devices", "simulate", "--meters", "4", "--loss", "0", "--webhooks", hook, "--write", "fleet.toml",
@@ -63,7 +102,9 @@ def test_commands_go_the_whole_way_to_simulated_meters(on_sqlite: Remuda) -> Non
     )  # fmt: skip
     world = json.loads(simulator.readline())
     assert world["written"] == "fleet.toml"
-    engine = on_sqlite.start("devices", "run", "--config", "fleet.toml", "--json")
+    with Path(on_sqlite.directory, "fleet.toml").open("a") as file:
+        file.write(f'[[webhooks]]\nname = "billing"\nurl = "{receiver.url}"\nsecret_env = "SECRET"\n')
+    engine = on_sqlite.start("devices", "run", "--config", "fleet.toml", "--json", **SECRETS)
     engine.logs("engine_started")
     meter = next(each for each in world["meters"] if each["protocol"] == "LORAWAN")
     where = ("--protocol", "LORAWAN", "--device", meter["serial"], "--gateway", meter["gateway"])
@@ -75,6 +116,8 @@ def test_commands_go_the_whole_way_to_simulated_meters(on_sqlite: Remuda) -> Non
     ended = on_sqlite("devices", "send", "TOP_UP", *where, "--token-stdin", *more, stdin=TOKEN)
     assert ended.code == ExitCode.OK
     assert TOKEN not in ended.out
+    until(lambda: len(receiver.told) == 2, "the webhook was told of both ends")
+    assert [each["outcome"] for each in receiver.told] == ["executed", "executed"]
     _stop(engine)
     logged = [json.loads(line) for line in engine.log().splitlines()]
     assert [each["action"] for each in logged if "action" in each][-1] == "engine_stopped"

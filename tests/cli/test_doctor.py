@@ -35,7 +35,7 @@ def test_a_healthy_store(remuda: Remuda) -> None:
     report = remuda.json("doctor")
     assert report["ok"]
     has_tables = report["backend"] not in ("redis", "valkey")
-    version = 2 if has_tables else None
+    version = 3 if has_tables else None
     assert report["schema"] == {"ok": True, "version": version, "wanted": version, "trouble": None}
     assert abs(report["clock_offset_seconds"]) < 1
     assert 0 < report["round_trip_seconds"] < 1

@@ -206,6 +206,7 @@ async def tell_all(folder: Path) -> bool:
     if find_spec("chirpstack_api") is None or find_spec("httpx") is None:
         out.print("\n  With pip install 'remuda\\[devices]' you see a fleet of meters, too")
         return holds
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # it tells of every connection that closes
     from remuda.demo.fleet import tell_of_a_fleet
 
     return await tell_of_a_fleet(folder, out) and holds

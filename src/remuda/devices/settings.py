@@ -5,7 +5,6 @@ Every error names the key, and the value where that is no secret.
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -15,41 +14,25 @@ from typing import Any, TypeVar
 import msgspec
 
 from remuda.devices.timings import Timings
-from remuda.durations import parse_duration
+from remuda.devices.toml_tables import (
+    Read,
+    SecretSource,
+    SettingsError,
+    Table,
+    read_bool,
+    read_count,
+    read_duration,
+    read_duration_or_never,
+    read_names,
+    read_number,
+    read_port,
+    read_share,
+    read_text,
+)
 from remuda.errors import ConfigurationError
 from remuda.retry import Exponential
 
 T = TypeVar("T")
-Read = Callable[[str, Any], Any]
-
-
-class SettingsError(ConfigurationError):
-    """The settings cannot be used as they are."""
-
-
-class SecretSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a secret is: a variable of the environment, or a file. `key` is what it is for."""
-
-    key: str
-    env: str | None = None
-    file: Path | None = None
-
-    def read(self, environ: Mapping[str, str]) -> str:
-        """The secret itself, without blanks around it; `SettingsError` where there is none."""
-        if self.env is not None:
-            where, found = f"the variable {self.env}", environ.get(self.env, "")
-        else:
-            where, found = f"the file {self.file}", self._read_file()
-        if not found.strip():
-            raise SettingsError(f"{self.key}: {where} is empty or not there")
-        return found.strip()
-
-    def _read_file(self) -> str:
-        try:
-            return Path(self.file or "").read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not text"
-            raise SettingsError(f"{self.key}: the file {self.file} cannot be read: {why}") from error
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,13 +110,15 @@ def parse_settings(text: str, *, folder: Path = Path()) -> Settings:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"the settings are not TOML: {error}") from error
-    top = _Table("", document, folder)
+    top = Table("", document, folder)
     calin_v1, calin_v2 = top.table("calin_v1"), top.table("calin_v2")
     settings = Settings(
         store=_store(top.table("store") or top.empty("store")),
         chirpstack=_optional(top.table("chirpstack"), _chirpstack),
         calin_v1=_optional(calin_v1, _calin),
-        calin_v2=_optional(calin_v2, lambda table: _calin(table, customer=table.take("customer", "", _text))),
+        calin_v2=_optional(
+            calin_v2, lambda table: _calin(table, customer=table.take("customer", "", read_text))
+        ),
         ingress=_ingress(top.table("ingress") or top.empty("ingress")),
         engine=_engine(top.table("engine") or top.empty("engine")),
         timings=_timings(top.table("timings") or top.empty("timings")),
@@ -159,15 +144,15 @@ def read_settings(path: Path) -> Settings:
         raise SettingsError(f"{path}: {error}") from error
 
 
-def _optional(table: _Table | None, make: Callable[[_Table], T]) -> T | None:
+def _optional(table: Table | None, make: Callable[[Table], T]) -> T | None:
     return None if table is None else make(table)
 
 
 # -- the tables
 
 
-def _store(table: _Table) -> StoreSettings:
-    url = table.take("url", None, _text)
+def _store(table: Table) -> StoreSettings:
+    url = table.take("url", None, read_text)
     source = table.secret("url", is_needed=False, inline=True)
     if url is not None and source is not None:
         raise SettingsError("store.url and store.url_env or store.url_file: give one of them")
@@ -176,69 +161,69 @@ def _store(table: _Table) -> StoreSettings:
             "store.url carries a password, and secrets do not stand in the settings: "
             "put the URL into a variable or a file, and name that as url_env or url_file"
         )
-    made = StoreSettings(url=url or source, fleet=table.take("fleet", "devices", _text))
+    made = StoreSettings(url=url or source, fleet=table.take("fleet", "devices", read_text))
     table.end()
     return made
 
 
-def _chirpstack(table: _Table) -> ChirpStackSettings:
+def _chirpstack(table: Table) -> ChirpStackSettings:
     made = ChirpStackSettings(
-        address=table.needed("address", _text),
+        address=table.needed("address", read_text),
         token=table.needed_secret("token"),
-        tls=table.take("tls", None, _bool),
+        tls=table.take("tls", None, read_bool),
         ca_file=table.take("ca_file", None, table.path),
-        tenant=table.take("tenant", None, _text),
-        concurrency=table.take("concurrency", 32, _count),
-        grids=table.take("grids", {}, _names),
+        tenant=table.take("tenant", None, read_text),
+        concurrency=table.take("concurrency", 32, read_count),
+        grids=table.take("grids", {}, read_names),
     )
     table.end()
     return made
 
 
-def _calin(table: _Table, *, customer: str = "") -> CalinSettings:
+def _calin(table: Table, *, customer: str = "") -> CalinSettings:
     made = CalinSettings(
-        base_url=table.needed("base_url", _text),
-        company=table.needed("company", _text),
-        user=table.needed("user", _text),
+        base_url=table.needed("base_url", read_text),
+        company=table.needed("company", read_text),
+        user=table.needed("user", read_text),
         password=table.needed_secret("password"),
-        allow_plain_http=table.take("allow_plain_http", False, _bool),
-        concurrency=table.take("concurrency", 16, _count),
+        allow_plain_http=table.take("allow_plain_http", False, read_bool),
+        concurrency=table.take("concurrency", 16, read_count),
         customer=customer,
     )
     table.end()
     return made
 
 
-def _ingress(table: _Table) -> IngressSettings:
+def _ingress(table: Table) -> IngressSettings:
     made = IngressSettings(
-        host=table.take("host", "127.0.0.1", _text),
-        port=table.take("port", 8090, _port),
+        host=table.take("host", "127.0.0.1", read_text),
+        port=table.take("port", 8090, read_port),
         secret=table.secret("secret", is_needed=False),
-        header=table.take("header", "X-Remuda-Secret", _text),
+        header=table.take("header", "X-Remuda-Secret", read_text),
     )
     table.end()
     return made
 
 
-def _engine(table: _Table) -> EngineSettings:
-    airtime = table.take("airtime", False, _bool)
+def _engine(table: Table) -> EngineSettings:
+    airtime = table.take("airtime", False, read_bool)
     made = EngineSettings(
         airtime=airtime,
-        duty=table.take("duty", 0.1, _share),
-        burst=table.take("burst", timedelta(seconds=10), _duration),
-        lanes_by_gateway=table.take("lanes_by_gateway", airtime, _bool),
-        max_calls=table.take("max_calls", 256, _count),
-        gateways_every=table.take("gateways_every", timedelta(seconds=30), _duration_or_never),
+        duty=table.take("duty", 0.1, read_share),
+        burst=table.take("burst", timedelta(seconds=10), read_duration),
+        lanes_by_gateway=table.take("lanes_by_gateway", airtime, read_bool),
+        max_calls=table.take("max_calls", 256, read_count),
+        gateways_every=table.take("gateways_every", timedelta(seconds=30), read_duration_or_never),
     )
     table.end()
     return made
 
 
-def _timings(table: _Table) -> Timings:
+def _timings(table: Table) -> Timings:
     given: dict[str, Any] = {}
     for field in Timings.__struct_fields__:
         if field in table:
-            given[field] = table.take(field, None, _TIMINGS.get(field, _duration))
+            given[field] = table.take(field, None, _TIMINGS.get(field, read_duration))
     table.end(known=Timings.__struct_fields__)
     try:
         return Timings(**given)
@@ -246,10 +231,10 @@ def _timings(table: _Table) -> Timings:
         raise SettingsError(f"timings: {error}") from error
 
 
-def _webhook(table: _Table) -> WebhookSettings:
+def _webhook(table: Table) -> WebhookSettings:
     made = WebhookSettings(
-        name=table.needed("name", _text),
-        url=table.needed("url", _text),
+        name=table.needed("name", read_text),
+        url=table.needed("url", read_text),
         secret=table.needed_secret("secret"),
     )
     table.end()
@@ -259,62 +244,13 @@ def _webhook(table: _Table) -> WebhookSettings:
 # -- values
 
 
-def _text(key: str, value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise SettingsError(f"{key} is a text, not {value!r}")
-    return value
-
-
-def _bool(key: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise SettingsError(f"{key} is true or false, not {value!r}")
-    return value
-
-
-def _count(key: str, value: Any) -> int:
-    if type(value) is not int or value < 1:
-        raise SettingsError(f"{key} is a whole number from 1 up, not {value!r}")
-    return value
-
-
-def _port(key: str, value: Any) -> int:
-    if type(value) is not int or not 0 <= value <= 65_535:
-        raise SettingsError(f"{key} is a port from 0 (any that is free) to 65535, not {value!r}")
-    return value
-
-
-def _share(key: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-        raise SettingsError(f"{key} is a share above 0 and at most 1, not {value!r}")
-    return float(value)
-
-
-def _duration(key: str, value: Any) -> timedelta:
-    if not isinstance(value, str):
-        raise SettingsError(f'{key} is a duration such as "20s" or "15m", not {value!r}')
-    try:
-        return parse_duration(value)
-    except ValueError as error:
-        raise SettingsError(f"{key}: {error}") from None
-
-
-def _duration_or_never(key: str, value: Any) -> timedelta | None:
-    return None if value == "never" else _duration(key, value)
-
-
-def _names(key: str, value: Any) -> dict[str, str]:
-    if not isinstance(value, dict):
-        raise SettingsError(f"{key} is a table of names, not {value!r}")
-    return {name: _text(f"{key}.{name}", each) for name, each in value.items()}
-
-
 def _polls(key: str, value: Any) -> tuple[tuple[timedelta, timedelta], ...]:
     if not isinstance(value, list) or not all(isinstance(each, list) and len(each) == 2 for each in value):
         raise SettingsError(
             f'{key} is a list of pairs (younger than, ask after) such as ["20s", "10s"], not {value!r}'
         )
     return tuple(
-        (timedelta.max if age == "forever" else _duration(key, age), _duration(key, wait))
+        (timedelta.max if age == "forever" else read_duration(key, age), read_duration(key, wait))
         for age, wait in value
     )
 
@@ -324,16 +260,16 @@ def _retry(key: str, value: Any) -> Exponential:
         raise SettingsError(
             f'{key} is a table such as {{ initial = "2s", max_attempts = 12 }}, not {value!r}'
         )
-    table = _Table(key, value, Path())
+    table = Table(key, value, Path())
     usual = Timings().retry
-    cap = table.take("cap", usual.cap, _duration)
+    cap = table.take("cap", usual.cap, read_duration)
     try:
         made = Exponential(
-            initial=table.take("initial", usual.initial, _duration),
-            multiplier=table.take("multiplier", usual.multiplier, _number),
+            initial=table.take("initial", usual.initial, read_duration),
+            multiplier=table.take("multiplier", usual.multiplier, read_number),
             cap=cap,
-            jitter=table.take("jitter", usual.jitter, _number),
-            max_attempts=table.take("max_attempts", usual.max_attempts, _count),
+            jitter=table.take("jitter", usual.jitter, read_number),
+            max_attempts=table.take("max_attempts", usual.max_attempts, read_count),
         )
     except SettingsError:
         raise
@@ -343,95 +279,4 @@ def _retry(key: str, value: Any) -> Exponential:
     return made
 
 
-def _number(key: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SettingsError(f"{key} is a number, not {value!r}")
-    return float(value)
-
-
-_TIMINGS: Mapping[str, Read] = {"per_gateway": _count, "polls": _polls, "retry": _retry}
-
-
-class _Table:
-    """A table whose keys are taken one by one; what is left over at the end is a mistake."""
-
-    def __init__(self, name: str, values: Mapping[str, Any], folder: Path) -> None:
-        self._name = name
-        self._values = dict(values)
-        self._folder = folder
-        self._known: list[str] = []
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._values
-
-    def empty(self, key: str) -> _Table:
-        return _Table(self._key(key), {}, self._folder)
-
-    def table(self, key: str) -> _Table | None:
-        value = self._pop(key)
-        if value is None:
-            return None
-        if not isinstance(value, dict):
-            raise SettingsError(f"{self._key(key)} is a table, [{self._key(key)}], not {value!r}")
-        return _Table(self._key(key), value, self._folder)
-
-    def tables(self, key: str) -> list[_Table]:
-        value = self._pop(key)
-        if value is None:
-            return []
-        if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-            raise SettingsError(f"{self._key(key)} is a list of tables: write [[{self._key(key)}]]")
-        return [
-            _Table(f"{self._key(key)}[{place}]", each, self._folder) for place, each in enumerate(value, 1)
-        ]
-
-    def take(self, key: str, usual: Any, read: Read) -> Any:
-        """A value, or the usual one."""
-        value = self._pop(key)
-        return usual if value is None else read(self._key(key), value)
-
-    def needed(self, key: str, read: Read) -> Any:
-        value = self._pop(key)
-        if value is None:
-            raise SettingsError(f"{self._key(key)} is missing")
-        return read(self._key(key), value)
-
-    def needed_secret(self, key: str) -> SecretSource:
-        source = self.secret(key, is_needed=True)
-        assert source is not None  # noqa: S101  # for the type checker
-        return source
-
-    def secret(self, key: str, *, is_needed: bool, inline: bool = False) -> SecretSource | None:
-        """Where a secret is, by `key_env` or `key_file`. Written down it is refused, and not shown."""
-        if not inline and self._pop(key) is not None:
-            raise SettingsError(
-                f"{self._key(key)} stands in the settings, and secrets do not: put it into a variable or a "
-                f"file, and name that as {key}_env or {key}_file"
-            )
-        env = self.take(f"{key}_env", None, _text)
-        file = self.take(f"{key}_file", None, self.path)
-        if env is not None and file is not None:
-            raise SettingsError(f"{self._key(key)}_env and {self._key(key)}_file: give one of them")
-        if env is None and file is None:
-            if is_needed:
-                raise SettingsError(f"{self._key(key)}_env or {self._key(key)}_file is missing")
-            return None
-        return SecretSource(key=self._key(key), env=env, file=file)
-
-    def path(self, key: str, value: Any) -> Path:
-        return self._folder / Path(_text(key, value)).expanduser()
-
-    def end(self, known: tuple[str, ...] = ()) -> None:
-        """Nothing may be left."""
-        for key in self._values:
-            allowed = sorted({*self._known, *known})
-            near = difflib.get_close_matches(key, allowed, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(allowed)}"
-            raise SettingsError(f"{self._key(key)} is not known here; {hint}")
-
-    def _pop(self, key: str) -> Any:
-        self._known.append(key)
-        return self._values.pop(key, None)
-
-    def _key(self, key: str) -> str:
-        return f"{self._name}.{key}" if self._name else key
+_TIMINGS: Mapping[str, Read] = {"per_gateway": read_count, "polls": _polls, "retry": _retry}

@@ -129,10 +129,7 @@ class MysqlPhrasing(Phrasing):
         found: list[Any] = []
         for start in range(0, len(names), _LOOKS_AT_ONCE):
             part = range(start, min(start + _LOOKS_AT_ONCE, len(names)))
-            looks = [
-                f"SELECT * FROM ({sql.format(each=f':name_{n}', limit=f':limit_{n}')}) AS look_{n}"
-                for n in part
-            ]
+            looks = [f"({sql.format(each=f':name_{n}', limit=f':limit_{n}')})" for n in part]
             own = {f"name_{n}": names[n] for n in part} | {f"limit_{n}": limits[n] for n in part}
             found += yield self.ask(" UNION ALL ".join(looks), **own, **values)
         return found
