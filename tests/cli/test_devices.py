@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from remuda.cli.devices.records import masked
+from remuda.cli.devices.stories import story
 from remuda.cli.exits import ExitCode
 from remuda.devices import Command, CommandType, Fleet, Outcome
-from remuda.devices.command import Answer, Family
+from remuda.devices.command import Answer, Attempt, Family
 from remuda.devices.happenings import (
     Accepted,
     Acknowledged,
@@ -23,6 +26,8 @@ from remuda.devices.happenings import (
     Happening,
     Transmitted,
 )
+from remuda.lifecycle import CommandStatus
+from remuda.transition import Transition
 from tests.cli.conftest import Ended, Remuda
 
 TOKEN = "90001234567890120500"
@@ -231,10 +236,6 @@ def test_the_outcome_is_the_exit_code(
     devices: Devices, monkeypatch: pytest.MonkeyPatch, outcome: Outcome, code: ExitCode
 ) -> None:
     """The first look at the command finds it ended, as if an engine had been quick."""
-    from msgspec.structs import replace
-
-    from remuda.lifecycle import CommandStatus
-
     honest = Fleet.get
 
     async def ended(fleet: Fleet, command_id: str) -> Command | None:
@@ -256,9 +257,9 @@ def test_the_story_is_told_in_the_order_of_time(devices: Devices) -> None:
     devices.happen(sent, Dispatched(), CallFailed(attempt=1, code="UNAVAILABLE", details="it was reset"))
     for name in (sent, "order-7"):
         lines = devices.ok("show", name).splitlines()
-        story = lines[lines.index("story") + 2 :]
-        assert [line[25:].split()[0] for line in story] == ["QUEUED", "SENT_TO_NS", "TO_RETRY"]
-        assert "call_failed: UNAVAILABLE: it was reset" in story[-1]
+        told = lines[lines.index("story") + 2 :]
+        assert [line[25:].split()[0] for line in told] == ["QUEUED", "SENT_TO_NS", "TO_RETRY"]
+        assert "call_failed: UNAVAILABLE: it was reset" in told[-1]
 
 
 def test_what_the_device_answered_is_shown(devices: Devices) -> None:
@@ -424,3 +425,32 @@ def test_a_token_that_may_have_been_applied_is_replayed_only_by_somebody_who_kno
     assert "may have been applied" in refused.out
     assert "--not-applied" in refused.out
     assert devices.json("replay", sent, "--not-applied")["replayed"] == [sent]
+
+
+def test_what_came_between_two_states_has_a_line_of_its_own(devices: Devices) -> None:
+    sent = devices.send(*READ)
+    devices.happen(sent, Dispatched(), Accepted(attempt=1, external_id="item-1"), Transmitted(attempt=1))
+    command, trail = devices.do(_with_story(sent))
+    early, late = (story(replace(command, attempts=(_acked(command, by),)), trail) for by in (-1, 1))
+    assert [each.words for each in late][-2:] == ["transmitted by the gateway", "acknowledged by the device"]
+    assert late[-1].status is None
+    # At the same millisecond it is told with the state change.
+    same = story(replace(command, attempts=(_acked(command, 0),)), trail)
+    assert same[-1].words == "transmitted by the gateway; acknowledged by the device"
+    assert [each.at for each in early] == sorted(each.at for each in early)
+
+
+def _with_story(command_id: str) -> Callable[[Fleet], Any]:
+    async def act(fleet: Fleet) -> tuple[Command, list[Transition]]:
+        command = await fleet.get(command_id)
+        assert command is not None
+        return command, await fleet.story(command)
+
+    return act
+
+
+def _acked(command: Command, seconds: int) -> Attempt:
+    """The attempt of a command, acknowledged so long after it was transmitted."""
+    (attempt,) = command.attempts
+    assert attempt.transmitted_at is not None
+    return replace(attempt, acked=True, acked_at=attempt.transmitted_at + timedelta(seconds=seconds))

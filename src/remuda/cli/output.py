@@ -232,7 +232,8 @@ def facts(pairs: Sequence[tuple[str | Cell, str | Cell]]) -> None:
         head = _text(name).ljust(width)
         if on_terminal():
             shown = styled(Cell(head, FAINT) if isinstance(name, str) else Cell(head, name.style))
-            console().print(shown + "  " + styled(value), soft_wrap=True)
+            # Joined, not added: what is added to a text takes on its style.
+            console().print(styled("  ").join((shown, styled(value))), soft_wrap=True)
         else:
             typer.echo(f"{head}  {_text(value)}".rstrip())
 

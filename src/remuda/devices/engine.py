@@ -87,6 +87,7 @@ class Engine:
             self.networks, fleet.codecs, self._timings, now=self._store.now, tell=self._tell
         )
         self._publisher = Publisher(self._store)
+        self._gatekeeper = Gatekeeper(self._store, self.networks.values())
         self._listener = Listener(
             self._ledger, fleet.codecs, report=self._publisher.report, default_type=default_type
         )
@@ -258,7 +259,7 @@ class Engine:
         return 0 if published else self._timings.reap.total_seconds()
 
     async def _look_at_gateways(self) -> float:
-        await Gatekeeper(self._store, self.networks.values()).look()
+        await self._gatekeeper.look()
         return self._gateways_every.total_seconds() if self._gateways_every is not None else 3600
 
     async def _prune(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from remuda.devices.command import Protocol
@@ -11,6 +12,7 @@ from remuda.stores.commands import CommandStore, LaneStats
 
 _log = logging.getLogger("remuda.devices")
 
+_MISSED_IN_A_ROW = 5
 WHY = "gateway down"  # holds with another reason are an operator's, and are left alone
 
 
@@ -20,6 +22,7 @@ class Gatekeeper:
     def __init__(self, store: CommandStore, networks: Iterable[Network]) -> None:
         self._store = store
         self._networks = list(networks)
+        self._missed = Counter[Protocol]()
 
     async def look(self) -> None:
         """Hold the lanes of gateways that are down, and release those that are up again."""
@@ -28,8 +31,9 @@ class Gatekeeper:
             try:
                 gateways = await network.gateways()
             except NetworkError as error:
-                _log.warning("the gateways of %s cannot be looked at: %s", network.protocol, error)
+                self._miss(network.protocol, error)
                 continue
+            self._missed[network.protocol] = 0
             if not gateways:
                 continue
             if lanes is None:
@@ -42,6 +46,12 @@ class Gatekeeper:
                 elif lane.lane in up and lane.held_why == WHY:
                     await self._store.release_lane(lane.lane)
                     _log.info("lane %s is released: its gateway is up", lane.lane)
+
+    def _miss(self, protocol: Protocol, error: NetworkError) -> None:
+        """One look that fails says little; several in a row are said once."""
+        self._missed[protocol] += 1
+        if self._missed[protocol] == _MISSED_IN_A_ROW:
+            _log.warning("the gateways of %s cannot be looked at: %s", protocol, error)
 
 
 def lanes_down_and_up(protocol: Protocol, gateways: Sequence[GatewayState]) -> tuple[set[str], set[str]]:

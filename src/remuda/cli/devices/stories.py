@@ -20,6 +20,7 @@ _REASONS = {
     "probe_not_applied": "it was not applied, a read tells: once more",
     "late_accept": "accepted late",
 }
+_NACKED = "not acknowledged by the device"
 _SOURCES = {"uplink": "answered", "task": "the task has ended", "probe": "a read tells that it was applied"}
 
 
@@ -77,6 +78,8 @@ def _meaning(transition: Transition) -> str:
 def _with(change: Moment, moments: Sequence[Moment]) -> Moment:
     """A state change with what came with it, which says more than what such a change means in general."""
     words = list(dict.fromkeys(each.words for each in moments))
+    if _NACKED in words and "nack" in words:
+        words.remove("nack")  # the same in one word
     if change.words in _REASONS.values():
         words.append(change.words)
     return change._replace(
@@ -94,7 +97,7 @@ def _attempts(command: Command) -> Iterator[Moment]:
         if each.transmitted_at is not None:
             yield Moment(each.transmitted_at, "transmitted by the gateway", attempt=each.number)
         if each.acked_at is not None:
-            words = "acknowledged by the device" if each.acked else "not acknowledged by the device"
+            words = "acknowledged by the device" if each.acked else _NACKED
             yield Moment(each.acked_at, words, attempt=each.number, is_trouble=not each.acked)
     if command.response is not None:
         last = len(command.attempts) or None
