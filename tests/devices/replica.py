@@ -42,7 +42,7 @@ def quick_timings() -> Timings:
         accept=timedelta(seconds=1),
         call=timedelta(seconds=6),
         gateway=timedelta(seconds=6),
-        device=timedelta(seconds=2),
+        device=timedelta(seconds=3),
         correlation=timedelta(seconds=1),
         max_age=timedelta(minutes=10),
         polls=(
@@ -52,7 +52,7 @@ def quick_timings() -> Timings:
         ),
         sweep=timedelta(milliseconds=250),
         reap=timedelta(milliseconds=100),
-        lock=timedelta(0),
+        lock=timedelta(milliseconds=300),
         slot_for=timedelta(seconds=20),
         retry=Exponential(
             initial=timedelta(milliseconds=100), cap=timedelta(seconds=3), jitter=0.5, max_attempts=12

@@ -195,11 +195,11 @@ class Story:
 
     def released(self) -> Story:
         """Its backoff passes; where the network server's queue has to be looked at, nothing is there."""
-        assert self.status is CommandStatus.TO_RETRY
         while self.status is CommandStatus.TO_RETRY:
             self.wait_till_due()
             if Look() in self.effects:
                 self.then(QueueSeen(present=frozenset()))
+        assert self.status is CommandStatus.QUEUED
         return self
 
     def unanswered(self) -> Story:

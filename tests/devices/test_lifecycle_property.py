@@ -305,7 +305,7 @@ class World:
         self.meter = Meter(self.fortune, is_token=command.is_single_use)
         self.told: list[tuple[datetime, Happening]] = []
         self._stale_reads = stale_reads
-        self._timings = replace(EXACT, max_age=HOUR)
+        self._timings = replace(EXACT, max_age=20 * MINUTE)
         self._agenda: list[tuple[datetime, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._names = (f"name-{n}" for n in itertools.count(1))
@@ -513,7 +513,7 @@ class PullWorld(World):
     def take(self, name: str, purpose: Purpose) -> None:
         self.tasks[name] = Task(name, purpose)
         if not self.fortune.strikes(0.03):
-            rest = HOUR / 2 if self.fortune.strikes(0.05) else self.fortune.within(2 * MINUTE)
+            rest = 10 * MINUTE if self.fortune.strikes(0.05) else self.fortune.within(2 * MINUTE)
             self.later(rest, lambda: self._carry_out_task(self.tasks[name]))
 
     def _carry_out_task(self, task: Task) -> None:
@@ -580,7 +580,7 @@ tapes = st.binary(min_size=30, max_size=300)
 
 
 @given(worlds(METER), tapes)
-@settings(REPEATABLE, max_examples=1_500)
+@settings(REPEATABLE, max_examples=1_000)
 def test_push_every_command_ends_and_what_it_says_is_true(command: Command, tape: bytes) -> None:
     world = PushWorld(command, tape)
     world.run()
@@ -588,7 +588,7 @@ def test_push_every_command_ends_and_what_it_says_is_true(command: Command, tape
 
 
 @given(worlds(METER_V2), tapes)
-@settings(REPEATABLE, max_examples=1_500)
+@settings(REPEATABLE, max_examples=1_000)
 def test_pull_every_command_ends_and_what_it_says_is_true(command: Command, tape: bytes) -> None:
     world = PullWorld(command, tape)
     world.run()

@@ -22,6 +22,7 @@ from remuda.devices.happenings import (
     CallFailed,
     Discarded,
     Dispatched,
+    Happening,
     Look,
     Poll,
     Polled,
@@ -361,7 +362,7 @@ def clock() -> VirtualClock:
 
 async def in_the_air(fleet: Fleet) -> Command:
     sent = await fleet.send(NewCommand(type=CommandType.READ_CREDIT, device=METER))
-    gone = [Dispatched(), Accepted(attempt=1, external_id="item-1"), Transmitted(attempt=1)]
+    gone: list[Happening] = [Dispatched(), Accepted(attempt=1, external_id="item-1"), Transmitted(attempt=1)]
     await fleet.ledger.happen({sent.id: gone})
     command = await fleet.get(sent.id)
     assert command is not None

@@ -119,7 +119,7 @@ def test_what_is_not_accepted_within_20_seconds_is_to_be_retried() -> None:
 
 def test_after_15_minutes_at_the_gateway_the_network_server_is_asked() -> None:
     story = push().accepted().wait(15 * MINUTE - MILLISECOND)
-    assert story.effects == ()
+    assert Look() not in story.effects
     story.wait(MILLISECOND)
     assert (story.status, story.effects) == (CommandStatus.DELIVERED_TO_NS, (Look(),))
 
@@ -284,6 +284,18 @@ def test_a_call_whose_maker_died_is_taken_for_lost_after_a_minute() -> None:
     assert story.wait_till_due().effects == (Look(),)
 
 
+def test_the_last_call_that_is_lost_is_looked_for_and_then_all_is_over() -> None:
+    story = push()
+    for _ in range(11):
+        story.unanswered().released()
+    story.dispatched().wait(20 * SECOND)
+    assert story.status is CommandStatus.TO_RETRY, "its call may still succeed"
+    while Look() not in story.effects:
+        story.wait_till_due()
+    story.then(QueueSeen(present=NOTHING))
+    assert (story.command.reason, story.sends) == (EndReason.RETRIES_EXHAUSTED, 12)
+
+
 # -- discards, refusals, claims
 
 
@@ -353,6 +365,12 @@ def test_a_command_expires_while_it_waits_for_its_retry() -> None:
 def test_a_command_that_expires_on_its_way_is_not_tried_again() -> None:
     story = push(expires_at=START + 10 * SECOND).transmitted()
     assert story.wait(9 * SECOND).status is CommandStatus.SENT_TO_DEVICE
+    assert story.wait_till_due().command.reason is EndReason.EXPIRED
+
+
+def test_a_command_that_expires_while_its_call_is_open_ends_after_the_call() -> None:
+    story = push(expires_at=START + 30 * SECOND).dispatched().wait(20 * SECOND).wait(20 * SECOND)
+    assert (story.status, story.command.due_at) == (CommandStatus.TO_RETRY, START + 60 * SECOND)
     assert story.wait_till_due().command.reason is EndReason.EXPIRED
 
 

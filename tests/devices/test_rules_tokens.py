@@ -244,6 +244,13 @@ def test_a_probe_without_a_number_proves_nothing() -> None:
     assert story.released().dispatched().last.purpose is Purpose.PROBE
 
 
+def test_a_late_probe_without_a_number_leaves_the_next_one_to_be_sent() -> None:
+    story = probed().unanswered().released()
+    story.then(Answered(attempt=3, dedup="late", answer=credit("---")))
+    assert (story.status, story.command.failures[0].reason) == (CommandStatus.QUEUED, "probe_failed")
+    assert story.dispatched().last.purpose is Purpose.PROBE
+
+
 def test_a_refused_probe_proves_nothing() -> None:
     no = Answer(family=Family.READ, ok=False, type=CommandType.READ_CREDIT, data={"value": 60})
     assert probed().answered(no).last_reason == "probe_failed"

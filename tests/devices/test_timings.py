@@ -81,12 +81,12 @@ def test_jitter_spreads_the_retries_of_many_commands() -> None:
 @pytest.mark.parametrize("value", [timedelta(0), -SECOND])
 def test_a_deadline_of_nothing_is_refused(name: str, value: timedelta) -> None:
     with pytest.raises(ConfigurationError, match=name):
-        Timings(**{name: value})
+        replace(SEED, **{name: value})
 
 
 @pytest.mark.parametrize("name", ["lock", "keep_ended"])
 def test_a_lane_need_not_rest_and_ended_commands_need_not_be_kept(name: str) -> None:
-    assert getattr(Timings(**{name: timedelta(0)}), name) == timedelta(0)
+    assert getattr(replace(SEED, **{name: timedelta(0)}), name) == timedelta(0)
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from datetime import datetime
 
 from remuda.devices.codecs import Codecs
 from remuda.devices.codecs.contract import Downlink, UnsupportedCommandError
 from remuda.devices.command import Command, Protocol, Purpose
-from remuda.devices.correlate import asked
+from remuda.devices.correlate import asked, has_unnamed
 from remuda.devices.happenings import (
     Accepted,
     CallFailed,
@@ -28,9 +27,11 @@ from remuda.devices.happenings import (
     Withdraw,
     Withdrawn,
 )
+from remuda.devices.ledger import opened_all
 from remuda.devices.networks.contract import Network, NetworkError, Order, SendError
 from remuda.devices.timings import Timings
 from remuda.lifecycle import EndReason
+from remuda.stores.commands import CommandStore
 
 _log = logging.getLogger("remuda.devices")
 _MARGIN = 0.9  # of the time that the store allows a call: it has ended when the rules take it for lost
@@ -45,13 +46,13 @@ class Caller:
         codecs: Codecs,
         timings: Timings,
         *,
-        now: Callable[[], datetime],
+        store: CommandStore,
         tell: Callable[[str, Happening], None],
     ) -> None:
         self._networks = networks
         self._codecs = codecs
         self._longest = timings.call.total_seconds() * _MARGIN
-        self._now = now
+        self._store = store
         self._tell = tell
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -113,11 +114,23 @@ class Caller:
         last = command.attempts[-1]
         adoptable = None
         if last.external_id is None:
-            # The call's answer was lost. An item with the same bytes that no attempt knows is its own.
-            known = {each.external_id for each in command.attempts}
+            # The call's answer was lost. An item with the same bytes that nobody knows is its own.
             data = self._frame(command, last.purpose).data
-            adoptable = next((each.id for each in items if each.data == data and each.id not in known), None)
+            adoptable = await self._nobodys(command, [each.id for each in items if each.data == data])
         return QueueSeen(present=frozenset(each.id for each in items), adoptable=adoptable)
+
+    async def _nobodys(self, command: Command, names: list[str]) -> str | None:
+        """The one of these items that can only be the command's own."""
+        if not names:
+            return None
+        known = await self._store.find(names)
+        strange = [each for each in names if each not in known]
+        if not command.is_single_use:  # the bytes of a token are its own; others may have the same ones
+            device = command.device.key
+            others = opened_all((await self._store.hearers([device])).get(device, ()))
+            if any(each.id != command.id and has_unnamed(each) for each in others):
+                return None
+        return strange[0] if strange else None
 
     def _order(self, command: Command, number: int) -> Order:
         attempt = command.attempts[number - 1]
@@ -140,7 +153,7 @@ class Caller:
             asked(command, purpose),
             data=command.data if own else None,
             phase=command.phase if own else None,
-            now=self._now(),
+            now=self._store.now(),
         )
 
 

@@ -114,6 +114,11 @@ def _is_lost(attempt: Attempt) -> bool:
     return attempt.external_id is None and attempt.call_until is None and attempt.fate is Fate.UNKNOWN
 
 
+def has_unnamed(command: Command) -> bool:
+    """Whether an attempt of the command may be at the network server under a name that nobody knows."""
+    return any(_is_calling(each) or _is_lost(each) for each in command.attempts)
+
+
 def _happening(
     signal: signals.TxAck | signals.Ack | signals.Discarded, attempt: Attempt, adopted: str | None
 ) -> Happening:

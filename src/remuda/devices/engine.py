@@ -40,6 +40,7 @@ _SETTLED_AT_ONCE = 500
 _REAPED = (Home.TO_NS, Home.TO_GATEWAY, Home.TO_DEVICE, Home.RETRY)
 _POLLED = (Home.TASK_V1, Home.TASK_V2)
 _HOLD = timedelta(seconds=60)
+_IN_USE = 0.97  # of a duty cycle: exactly at the share, an hour holds one frame too many
 _PRUNE_EVERY = timedelta(minutes=5)
 _PRUNED_AT_ONCE = 1_000
 
@@ -83,9 +84,7 @@ class Engine:
         self._gateways_every = gateways_every
         self._told: list[tuple[str, Happening]] = []
         self._bells = {name: Bell() for name in _LOOPS}
-        self._caller = Caller(
-            self.networks, fleet.codecs, self._timings, now=self._store.now, tell=self._tell
-        )
+        self._caller = Caller(self.networks, fleet.codecs, self._timings, store=self._store, tell=self._tell)
         self._publisher = Publisher(self._store)
         self._gatekeeper = Gatekeeper(self._store, self.networks.values())
         self._listener = Listener(
@@ -278,6 +277,6 @@ def _paces(
             if airtime is None:
                 yield Pace(prefix=prefix, every=timings.lock)
             else:
-                yield Pace(prefix=prefix, duty=airtime.share, burst=airtime.burst)
+                yield Pace(prefix=prefix, duty=airtime.share * _IN_USE, burst=airtime.burst)
     if any(not each.is_push for each in networks):
         yield Pace(prefix="gateway:", slots=timings.per_gateway, slot_for=timings.slot_for)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from remuda.devices.command import Protocol
 from remuda.devices.networks.contract import GatewayState, Network, NetworkError
-from remuda.stores.commands import CommandStore, LaneStats
+from remuda.stores.commands import CommandStore
 
 _log = logging.getLogger("remuda.devices")
 
@@ -26,7 +26,6 @@ class Gatekeeper:
 
     async def look(self) -> None:
         """Hold the lanes of gateways that are down, and release those that are up again."""
-        lanes: Sequence[LaneStats] | None = None
         for network in self._networks:
             try:
                 gateways = await network.gateways()
@@ -34,18 +33,20 @@ class Gatekeeper:
                 self._miss(network.protocol, error)
                 continue
             self._missed[network.protocol] = 0
-            if not gateways:
-                continue
-            if lanes is None:
-                lanes = await self._store.lanes()
-            down, up = lanes_down_and_up(network.protocol, gateways)
-            for lane in lanes:
-                if lane.lane in down and lane.held_why is None:
-                    await self._store.hold_lane(lane.lane, until=None, why=WHY)
-                    _log.warning("lane %s is held: its gateway is down", lane.lane)
-                elif lane.lane in up and lane.held_why == WHY:
-                    await self._store.release_lane(lane.lane)
-                    _log.info("lane %s is released: its gateway is up", lane.lane)
+            if gateways:
+                await self._hold_and_release(*lanes_down_and_up(network.protocol, gateways))
+
+    async def _hold_and_release(self, down: set[str], up: set[str]) -> None:
+        held = {each.lane: each.held_why for each in await self._store.lanes()}
+        for lane in sorted(down):
+            # Also one in which nothing waits: what comes into it would go out before the next look.
+            if held.get(lane) is None:
+                await self._store.hold_lane(lane, until=None, why=WHY)
+                _log.warning("lane %s is held: its gateway is down", lane)
+        for lane in sorted(up):
+            if held.get(lane) == WHY:
+                await self._store.release_lane(lane)
+                _log.info("lane %s is released: its gateway is up", lane)
 
     def _miss(self, protocol: Protocol, error: NetworkError) -> None:
         """One look that fails says little; several in a row are said once."""

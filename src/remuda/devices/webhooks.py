@@ -132,23 +132,37 @@ class WebhookSubscriber(BatchSubscriber):
             await self._queue.add_many(jobs)
 
 
-def webhook_worker(
-    queue: Queue, targets: Sequence[WebhookTarget], *, timeout: timedelta = timedelta(seconds=10)
-) -> Worker:
+class WebhookWorker(Worker):
     """A worker that sends the jobs of a `WebhookSubscriber`. Run it in the same program, or in others."""
-    known = {each.name: each for each in targets}
-    client = httpx.AsyncClient(timeout=timeout.total_seconds(), follow_redirects=False)
-    worker = Worker(queue, concurrency=20)
 
-    @worker.handler(_JOB)
-    async def send(job: Job) -> None:
+    def __init__(
+        self, queue: Queue, targets: Sequence[WebhookTarget], *, timeout: timedelta = timedelta(seconds=10)
+    ) -> None:
+        super().__init__(queue, concurrency=20)
+        self._targets = {each.name: each for each in targets}
+        self._timeout = timeout
+        self._client: httpx.AsyncClient | None = None
+        self.handler(_JOB)(self._send)
+
+    async def run(self, *, until_empty: bool = False, signals: bool = True) -> None:
+        async with httpx.AsyncClient(timeout=self._timeout.total_seconds()) as self._client:
+            await super().run(until_empty=until_empty, signals=signals)
+
+    async def _send(self, job: Job) -> None:
         payload = job.payload
-        target = known.get(payload["target"])
+        target = self._targets.get(payload["target"])
         if target is None:
             raise UnrecoverableError(f"no webhook is named {payload['target']!r} any more")
-        await _post(client, target, payload["event"], msgspec.json.encode(payload["body"]), job.id)
+        if self._client is None:
+            raise ConnectionError("the worker has stopped")
+        await _post(self._client, target, payload["event"], msgspec.json.encode(payload["body"]), job.id)
 
-    return worker
+
+def webhook_worker(
+    queue: Queue, targets: Sequence[WebhookTarget], *, timeout: timedelta = timedelta(seconds=10)
+) -> WebhookWorker:
+    """A worker that sends webhooks."""
+    return WebhookWorker(queue, targets, timeout=timeout)
 
 
 async def _post(

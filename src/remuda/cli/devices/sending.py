@@ -40,13 +40,22 @@ EXITS = {
 Expect = "Proof that a token was applied: "
 
 
+def command_type(text: str) -> CommandType:
+    """For Typer, which would print all of them in the help."""
+    try:
+        return CommandType(text.upper().replace("-", "_"))
+    except ValueError:
+        known = ", ".join(each.value for each in CommandType)
+        raise typer.BadParameter(f"{text!r} is no command; there are {known}") from None
+
+
 def send(
     kind: Annotated[
         CommandType | None,
         typer.Argument(
             metavar="TYPE",
+            parser=command_type,
             help="READ_CREDIT, TURN_OFF, TOP_UP …; with --from, that of lines without one.",
-            case_sensitive=False,
             show_default=False,
         ),
     ] = None,
@@ -105,7 +114,7 @@ def send(
     read: Annotated[
         CommandType | None,
         typer.Option(
-            "--read", metavar="TYPE", help="Which read; usually the one that fits.", case_sensitive=False
+            "--read", metavar="TYPE", parser=command_type, help="Which read; usually the one that fits."
         ),
     ] = None,
     dev_eui: Annotated[

@@ -1,9 +1,13 @@
-"""Jobs in SQL tables: SQLite, PostgreSQL, MariaDB and MySQL.
+"""Jobs and commands in SQL tables: SQLite, PostgreSQL, MariaDB and MySQL.
 
 `operations` are the engine's hot paths and `dialect` what they need of a database; each database
 has a module of statements (`*_dialect`) and one of connections (`*_store`). `inspection`,
-`dead_letters`, `upkeep`, `rates`, `results` and `trail` are written once, portably. From outside only
-`open_sql_store` may be touched, and `migrations` by the command line.
+`dead_letters`, `upkeep`, `rates`, `results` and `trail` are written once, portably.
+
+`commands` keeps commands to devices on the same stores: its operations are in `command_*`, in statements
+that `phrasing` words for each database.
+
+From outside only `open_sql_store` and `commands` may be touched, and `migrations` by the command line.
 """
 
 from __future__ import annotations
