@@ -6,7 +6,7 @@ from typing import Any
 
 from remuda.devices.case import Case
 from remuda.devices.certainty import is_conclusive, number_in, outcome_of_refusal, unresolved
-from remuda.devices.command import Answer, Execution, Family, Fate, Outcome, Purpose
+from remuda.devices.command import Answer, Execution, Fate, Outcome, Purpose
 from remuda.devices.networks.contract import TaskResult
 
 
@@ -41,8 +41,7 @@ def resolve_task(case: Case, number: int, result: TaskResult) -> None:
         if case.command.is_single_use and case.command.expectation is not None:
             case.retry_or_fail("task_failed", code=result.code)
             return
-        outcome = Outcome.REFUSED if case.command.family is Family.READ else Outcome.UNKNOWN
-        _refused(case, outcome, result.data or result.code, "task", "task_failed")
+        _refused(case, Outcome.UNKNOWN, result.data or result.code, "task", "task_failed")
 
 
 def _executed(case: Case, data: Any, source: str, reason: str | None) -> None:

@@ -174,5 +174,8 @@ class Case:
 
     def again_at_once(self, reason: str) -> None:
         """Another attempt that is no retry: the one before did what it was for."""
-        if self.status is not CommandStatus.QUEUED:
-            self.enter(CommandStatus.TO_RETRY, reason=reason, due_at=self.now)
+        if self.status is CommandStatus.QUEUED:
+            return
+        self.enter(CommandStatus.TO_RETRY, reason=reason, due_at=self.now)
+        if not self.calls_open and self.command.stop is None and not self.is_expired:
+            self.enter(CommandStatus.QUEUED)  # else the reaper ends it

@@ -164,7 +164,7 @@ class Fleet:
         while True:
             page = await self.store.transitions(after=after, limit=5_000)
             story += (each for each in page.transitions if each.message == command.id)
-            if not page.transitions or (command.has_ended and story and story[-1].at >= command.status_since):
+            if not page.transitions or (command.has_ended and story and story[-1].entered is command.status):
                 return story
             after = page.next_offset
 

@@ -41,7 +41,7 @@ Expect = "Proof that a token was applied: "
 
 
 def command_type(text: str) -> CommandType:
-    """For Typer, which would print all of them in the help."""
+    """A type as people write it: in any case, with - or _."""
     try:
         return CommandType(text.upper().replace("-", "_"))
     except ValueError:

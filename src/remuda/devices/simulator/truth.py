@@ -54,9 +54,7 @@ def _contradiction(command: Command, meter: Meter) -> str | None:
     ]
     if command.outcome is Outcome.EXECUTED and not any(each.accepted for each in at_the_time):
         return "said to be done, and the meter did nothing of the kind"
-    # A vendor that gave up on a read says no more than that it failed, and a read has no effect.
-    is_read = command.family is Family.READ
-    if command.outcome is Outcome.REFUSED and not is_read and all(each.accepted for each in at_the_time):
+    if command.outcome is Outcome.REFUSED and all(each.accepted for each in at_the_time):
         return "said to be refused, and the meter refused nothing of the kind"
     return None
 
