@@ -45,14 +45,10 @@ def quick_timings() -> Timings:
         device=timedelta(seconds=3),
         correlation=timedelta(seconds=1),
         max_age=timedelta(minutes=10),
-        polls=(
-            (timedelta(seconds=1), timedelta(milliseconds=400)),
-            (timedelta(seconds=4), timedelta(seconds=1)),
-            (timedelta.max, timedelta(seconds=2)),
-        ),
+        polls=((timedelta(seconds=4), timedelta(seconds=1)), (timedelta.max, timedelta(seconds=2))),
         sweep=timedelta(milliseconds=250),
         reap=timedelta(milliseconds=100),
-        lock=timedelta(milliseconds=300),
+        lock=timedelta(milliseconds=800),
         slot_for=timedelta(seconds=20),
         retry=Exponential(
             initial=timedelta(milliseconds=100), cap=timedelta(seconds=3), jitter=0.5, max_attempts=12

@@ -159,6 +159,10 @@ class Story:
         return self.moves[-1].reason
 
     @property
+    def reasons(self) -> list[str | None]:
+        return [each.reason for each in self.moves]
+
+    @property
     def pairs(self) -> list[tuple[CommandStatus | None, CommandStatus]]:
         return [(each.left, each.entered) for each in self.moves]
 

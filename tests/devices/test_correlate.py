@@ -13,7 +13,7 @@ from remuda.devices.codecs import default_codecs
 from remuda.devices.codecs.contract import Report
 from remuda.devices.codecs.dlt645 import answer_frame, parse_request
 from remuda.devices.command import Answer, Command, CommandType, Family, Phase, Purpose
-from remuda.devices.correlate import Routed, Verdict, asked, decode, names_attempt, route
+from remuda.devices.correlate import Routed, Verdict, asked, decode, has_unnamed, names_attempt, route
 from remuda.devices.happenings import (
     Accepted,
     Acknowledged,
@@ -137,6 +137,13 @@ def test_whether_a_signal_names_an_attempt(name: str, named: bool) -> None:
 def test_of_two_lost_calls_neither_is_guessed() -> None:
     hearers = [lost(id="01").command, lost(id="02").command]
     assert route(txack("item-9"), hearers, None) is Verdict.LATER
+
+
+def test_whether_an_attempt_may_have_a_name_that_nobody_knows() -> None:
+    assert has_unnamed(push().dispatched().command)
+    assert has_unnamed(lost().command)
+    assert not has_unnamed(push().command)
+    assert not has_unnamed(push().transmitted().command)
 
 
 def test_a_call_that_was_certainly_not_made_is_not_guessed() -> None:

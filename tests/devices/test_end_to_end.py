@@ -17,7 +17,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Self
 
@@ -59,6 +59,7 @@ ROOT = Path(__file__).parents[2]
 LONGEST_S = 300  # on a machine that has much else to do
 READY_WITHIN_S = 30
 METERS_PER_GATEWAY = 10
+METERS_PER_CONCENTRATOR = 30
 LOSS = 0.15
 CREDIT = CommandType.READ_CREDIT
 
@@ -144,6 +145,10 @@ class World:
         url, headers = f"{ingress}/chirpstack", {"X-Remuda-Secret": SECRET}
         self.senders.append(WebhookSender(url, self.weather, headers=headers))
 
+    async def forget(self, number: int) -> None:
+        """Tell this ingress no more. What was on its way to it is lost."""
+        await self.senders.pop(number).close()
+
     async def __aenter__(self) -> Self:
         self.chirpstack.start()
         await self.grpc.start()
@@ -172,7 +177,7 @@ class World:
             yield from five_for(device, f"grid-{int(near.id, 16)}", number)
         for number, meter in enumerate(self.pulled):
             via = Protocol.API_V1 if number % 2 else Protocol.API_V2
-            near = Gateway(id=f"concentrator-{number // METERS_PER_GATEWAY}")
+            near = Gateway(id=f"concentrator-{number // METERS_PER_CONCENTRATOR}")
             device = Device(reference=meter.serial, protocol=via, gateway=near, customer="1")
             yield from five_for(device, None, number)
 
@@ -271,9 +276,12 @@ class Audit:
         self._world = world
         self._told = told
         self._table: Counter[tuple[str, ...]] = Counter()
+        self._seen: list[tuple[Command, list[Transition]]] = []
+        self._devices: dict[str, None] = {}
         self.faults: list[str] = []
 
     def check(self, command: Command, trail: list[Transition]) -> None:
+        self._seen.append((command, trail))
         deeds = self._world.deeds(command)
         applied = sum(each.applied for each in deeds)
         how = "applied" if applied else "answered" if deeds else "-"
@@ -297,15 +305,33 @@ class Audit:
         self._demand(left == command.status, "has a trail that ends elsewhere", command, trail)
 
     def _demand(self, is_so: bool, otherwise: str, command: Command, trail: list[Transition]) -> None:
-        if is_so:
-            return
-        story = " ".join(f"{each.entered}({each.reason or ''})" for each in trail)
-        what = f"{command.id} {command.device.key} {command.type} {command.status} {command.outcome}"
-        self.faults.append(f"{what} {otherwise}: {story}; {command.attempts}; {self._world.deeds(command)}")
+        if not is_so:
+            self.faults.append(f"{command.id} of {command.device.key} {otherwise}")
+            self._devices.setdefault(command.device.key)
 
     def summary(self) -> str:
         rows = [f"{count:6} {'  '.join(row)}" for row, count in sorted(self._table.items())]
-        return "\n".join(["", *rows, f"{len(self.faults)} faults:", *self.faults[:20]])
+        stories = (line for device in list(self._devices)[:3] for line in self._story(device))
+        return "\n".join(["", *rows, f"{len(self.faults)} faults:", *self.faults[:20], *stories])
+
+    def _story(self, device: str) -> Iterator[str]:
+        """Everything that is known of a device, in the order in which it happened."""
+        events: list[tuple[datetime, str]] = []
+        for command, trail in self._seen:
+            if command.device.key != device:
+                continue
+            name = f"{command.type} {command.id[-6:]}"
+            events += [(each.at, f"{name} {each.entered} {each.reason or ''}") for each in trail]
+            for each in command.attempts:
+                said = (
+                    f"{name} attempt {each.number} {each.purpose}, now {each.fate}, named {each.external_id}"
+                )
+                events.append((each.sent_at, f"{said}, acked {each.acked}, looked {each.looked}"))
+            events += [
+                (each.at, f"{name} DEED {each.accepted} {each.applied}")
+                for each in self._world.deeds(command)
+            ]
+        return (f"{at:%H:%M:%S.%f} {what}" for at, what in sorted(events))
 
 
 async def audit(fleet: Fleet, ids: list[str], world: World, told: Counter[str]) -> Audit:
@@ -365,7 +391,7 @@ async def test_every_record_is_true_after_losses_failures_and_a_killed_replica(
         some, all_of_them = len(ids) // 4, len(ids)
         await until(lambda stats: ended(stats) >= some, fleet, "a quarter of the commands has ended")
         running.kill(0)
-        world.senders.pop(0)
+        await world.forget(0)
         world.listen_to(await running.start())
         try:
             await until(

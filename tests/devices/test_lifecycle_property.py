@@ -122,14 +122,21 @@ happenings: st.SearchStrategy[Happening] = st.one_of(
     st.builds(Answered, attempt=numbers, dedup=dedups, answer=answers),
     st.builds(Discarded, attempt=numbers, code=st.just("EXPIRED")),
     st.builds(GatewayRefused, details=st.just("TOO_LATE")),
-    st.builds(QueueSeen, present=st.frozensets(names), adoptable=st.none() | names),
+    st.builds(
+        QueueSeen, present=st.frozensets(names), adoptable=st.none() | names, attempt=st.none() | numbers
+    ),
     st.builds(Polled, attempt=numbers, result=st.sampled_from([None, DONE, FAILED, REFUSED])),
     st.just(NotLearnt(code="UNAVAILABLE")),
     st.just(CancelAsked()),
     st.builds(Withdrawn, attempt=numbers, certain=st.booleans()),
     st.just(Superseded(by="02")),
     st.just(KeyGivenUp()),
-    st.builds(JoinedBy, correlation_id=st.sampled_from([None, "a", "b"]), priority=st.integers(0, 100)),
+    st.builds(
+        JoinedBy,
+        correlation_id=st.sampled_from([None, "a", "b"]),
+        priority=st.integers(0, 100),
+        expires_at=st.sampled_from([None, START + MINUTE, START + HOUR]),
+    ),
     st.builds(ReplayAsked, not_applied=st.booleans()),
 )
 pauses = st.sampled_from([0, 0, 1, 10, 12, 20, 60, 900, 4_000, 172_801]).map(lambda s: s * SECOND)
@@ -298,13 +305,12 @@ class World:
     answers late or not at all; its webhooks are lost, delayed, doubled and out of order.
     """
 
-    def __init__(self, command: Command, tape: bytes, *, stale_reads: bool) -> None:
+    def __init__(self, command: Command, tape: bytes) -> None:
         self.command = command
         self.now = START
         self.fortune = Fortune(tape)
         self.meter = Meter(self.fortune, is_token=command.is_single_use)
         self.told: list[tuple[datetime, Happening]] = []
-        self._stale_reads = stale_reads
         self._timings = replace(EXACT, max_age=20 * MINUTE)
         self._agenda: list[tuple[datetime, int, Callable[[], None]]] = []
         self._order = itertools.count()
@@ -410,8 +416,8 @@ class World:
 class PushWorld(World):
     """ChirpStack: a queue for the device, one frame after the other, and webhooks."""
 
-    def __init__(self, command: Command, tape: bytes, *, stale_reads: bool = False) -> None:
-        super().__init__(command, tape, stale_reads=stale_reads)
+    def __init__(self, command: Command, tape: bytes) -> None:
+        super().__init__(command, tape)
         self.queue: list[Item] = []
 
     def take(self, name: str, purpose: Purpose) -> None:
@@ -430,7 +436,8 @@ class PushWorld(World):
             if asked(self.command, each.purpose) is kind and each.id not in known
         ]
         adoptable = fitting[0] if fitting and last.external_id is None else None
-        return QueueSeen(present=frozenset(each.id for each in self.queue), adoptable=adoptable)
+        present = frozenset(each.id for each in self.queue)
+        return QueueSeen(present=present, adoptable=adoptable, attempt=last.number)
 
     def withdrawn(self, number: int) -> Happening:
         name = self.command.attempts[number - 1].external_id
@@ -491,23 +498,16 @@ class PushWorld(World):
         hears = place(self.command).hears is not None
         where = route(signal, [self.command] if hears else [], answer)
         if isinstance(where, Routed):
-            if self._stale_reads or not self._is_stale_read(where.happening):
-                self.tell(where.happening)
+            self.tell(where.happening)
         elif where is Verdict.LATER and self.now < until and not self.command.has_ended:
             self.later(2 * SECOND, lambda: self._deliver(signal, answer, until))
-
-    def _is_stale_read(self, happening: Happening) -> bool:
-        number = getattr(happening, "attempt", None)
-        if number is None or self.command.attempts[number - 1].purpose is Purpose.SEND:
-            return False
-        return any(each.purpose is Purpose.SEND for each in self.command.attempts[number:])
 
 
 class PullWorld(World):
     """Calin: tasks that end some time, in any order, or never."""
 
     def __init__(self, command: Command, tape: bytes) -> None:
-        super().__init__(command, tape, stale_reads=True)
+        super().__init__(command, tape)
         self.tasks: dict[str, Task] = {}
 
     def take(self, name: str, purpose: Purpose) -> None:

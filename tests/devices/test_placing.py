@@ -103,6 +103,8 @@ def test_it_does_not_while_its_call_may_still_succeed() -> None:
 
 def test_a_token_that_is_being_cleared_up_keeps_its_turn() -> None:
     story = push(CommandType.TOP_UP, expectation=RISE).answered(credit(10))
+    assert (story.status, place(story.command).turn) == (CommandStatus.QUEUED, METER.key)
+    story.dispatched().then(CallFailed(attempt=2, code="UNAVAILABLE", certain=True))
     assert (story.status, place(story.command).turn) == (CommandStatus.TO_RETRY, METER.key)
     story.released().unanswered()
     assert (story.status, place(story.command).turn) == (CommandStatus.TO_RETRY, METER.key)

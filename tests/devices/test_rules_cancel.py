@@ -19,15 +19,18 @@ from remuda.devices.happenings import (
     QueueSeen,
     ReplayAsked,
     Superseded,
+    TimePassed,
     Transmitted,
     Withdraw,
     Withdrawn,
 )
 from remuda.devices.sending import NewCommand
 from remuda.lifecycle import CommandStatus, EndReason
+from remuda.stores.commands import Home
 from tests.devices.rules_workbench import (
     METER,
     METER_V2,
+    MINUTE,
     OK,
     SECOND,
     START,
@@ -100,9 +103,9 @@ def test_one_whose_slow_call_fails_after_the_deadline_ends_with_it(
 
 @stops
 def test_one_whose_caller_died_ends_when_the_call_must_be_over(stop: Happening, reason: EndReason) -> None:
-    story = push().dispatched().then(stop).wait(20 * SECOND).wait_till_due()
-    assert story.status is CommandStatus.TO_RETRY
-    story.wait(START + 60 * SECOND - story.now)
+    story = push().dispatched().then(stop).wait(20 * SECOND)
+    assert (story.status, story.command.due_at) == (CommandStatus.TO_RETRY, START + 60 * SECOND)
+    story.wait_till_due()
     assert ended_as(story) == (reason, Outcome.UNKNOWN)
     assert story.effects == ()
 
@@ -110,7 +113,8 @@ def test_one_whose_caller_died_ends_when_the_call_must_be_over(stop: Happening, 
 @stops
 def test_one_that_is_accepted_all_the_same_is_asked_back(stop: Happening, reason: EndReason) -> None:
     story = push().dispatched().then(stop, Accepted(attempt=1, external_id="item-1"))
-    assert (story.status, story.effects) == (CommandStatus.DELIVERED_TO_NS, (Withdraw(attempt=1),))
+    assert story.status is CommandStatus.DELIVERED_TO_NS
+    assert story.wait_till_due().effects == (Withdraw(attempt=1),)
     assert ended_as(story.then(Withdrawn(attempt=1, certain=True))) == (reason, Outcome.NOT_EXECUTED)
 
 
@@ -120,7 +124,8 @@ def test_one_that_is_accepted_all_the_same_is_asked_back(stop: Happening, reason
 @stops
 def test_an_item_that_is_given_back_was_not_executed(stop: Happening, reason: EndReason) -> None:
     story = push(CommandType.TOP_UP).accepted().then(stop)
-    assert (story.status, story.effects) == (CommandStatus.DELIVERED_TO_NS, (Withdraw(attempt=1),))
+    assert (story.status, story.due_in) == (CommandStatus.DELIVERED_TO_NS, 0 * SECOND)
+    assert story.wait_till_due().effects == (Withdraw(attempt=1),)
     story.then(Withdrawn(attempt=1, certain=True, details="taken out of the queue"))
     assert ended_as(story) == (reason, Outcome.NOT_EXECUTED)
     assert (story.last.fate, story.last.closed) == (Fate.NOT_SENT, True)
@@ -151,11 +156,11 @@ def test_another_attempt_may_have_been_executed_before_the_one_that_was_given_ba
     )
 
 
-def test_a_withdrawal_that_nobody_asked_for_or_that_comes_too_late_means_nothing() -> None:
+def test_a_withdrawal_that_nobody_asked_for_or_that_comes_too_late_ends_nothing() -> None:
     for story in (push().accepted(), push().transmitted(), push().accepted().then(CancelAsked())):
-        before = story.command
-        number = 1 if before.stop is None else 7
-        assert story.then(Withdrawn(attempt=number, certain=True)).command is before
+        before, number = story.status, 1 if story.command.stop is None else 7
+        story.then(Withdrawn(attempt=number, certain=True))
+        assert (story.status, story.last.fate) == (before, Fate.OPEN)
     in_the_air = push().accepted().then(CancelAsked()).then(Transmitted(attempt=1))
     assert in_the_air.then(Withdrawn(attempt=1, certain=True)).status is CommandStatus.SENT_TO_DEVICE
 
@@ -239,6 +244,19 @@ async def test_a_command_that_has_ended_is_not_said_to_be_cancelled(clock: Virtu
         )
         assert (done.status, done.outcome) == (CommandStatus.DELIVERY_SUCCESSFUL, Outcome.EXECUTED)
         assert done.words == "not cancelled: it had ended before as DELIVERY_SUCCESSFUL"
+
+
+async def test_an_item_that_a_program_cancels_is_asked_back_by_the_next_engine_that_looks(
+    clock: VirtualClock,
+) -> None:
+    async with a_fleet(clock) as fleet:
+        sent = await fleet.send(NewCommand(type=CommandType.TURN_OFF, device=METER))
+        await fleet.ledger.happen({sent.id: [Dispatched(), Accepted(attempt=1, external_id="item-1")]})
+        await fleet.cancel(sent.id)
+        due = await fleet.store.due([Home.TO_GATEWAY], limit=10, hold=MINUTE)
+        assert [each.id for each in due] == [sent.id]
+        upshots = await fleet.ledger.happen({sent.id: [TimePassed()]})
+        assert [each.effects for each in upshots] == [(Withdraw(attempt=1),)]
 
 
 @pytest.fixture

@@ -82,7 +82,7 @@ def test_what_the_device_refused_was_delivered() -> None:
 @pytest.mark.parametrize(
     ("kind", "outcome"),
     [
-        (CommandType.READ_CREDIT, Outcome.REFUSED),
+        (CommandType.READ_CREDIT, Outcome.UNKNOWN),
         (CommandType.TURN_ON, Outcome.UNKNOWN),
         (CommandType.SET_DATE, Outcome.UNKNOWN),
         (CommandType.TOP_UP, Outcome.UNKNOWN),
@@ -120,6 +120,16 @@ def test_every_task_that_may_still_answer_is_polled() -> None:
     assert story.wait_till_due().effects == (Poll(attempt=1), Poll(attempt=2))
     story.then(Polled(attempt=1, result=DONE))
     assert story.command.outcome is Outcome.EXECUTED
+
+
+@pytest.mark.parametrize("kind", [CommandType.READ_CREDIT, CommandType.TURN_ON])
+def test_an_older_task_that_failed_does_not_end_a_command_whose_newer_task_goes_on(kind: CommandType) -> None:
+    story = pull(kind).dispatched().then(CallFailed(attempt=1, code="timeout"), after=54 * SECOND)
+    story.released().accepted().then(Accepted(attempt=1, external_id="task-1"))
+    story.then(Polled(attempt=1, result=FAILED))
+    assert (story.status, story.last.fate) == (CommandStatus.DELIVERED_TO_NS, Fate.OPEN)
+    assert story.wait_till_due().effects == (Poll(attempt=2),)
+    assert story.polled(DONE).command.outcome is Outcome.EXECUTED
 
 
 def test_a_switch_refused_by_one_task_may_have_been_thrown_by_another() -> None:

@@ -205,6 +205,36 @@ def test_twelve_attempts_are_made_with_a_backoff_that_doubles() -> None:
     assert {each.reason for each in story.command.failures[1:]} == {"device_timeout"}
 
 
+def test_a_slow_accept_costs_no_retry() -> None:
+    story = push()
+    while not story.command.has_ended:
+        story.dispatched().wait(20 * SECOND)
+        story.then(Accepted(attempt=story.sends, external_id=f"item-{story.sends}"), after=17 * SECOND)
+        story.then(Transmitted(attempt=story.sends), after=SECOND).wait_till_due()
+        if not story.command.has_ended:
+            story.released()
+    assert (story.sends, story.command.reason) == (12, EndReason.RETRIES_EXHAUSTED)
+
+
+def test_a_nack_before_its_txack_costs_one_retry() -> None:
+    story = push().accepted().then(Acknowledged(attempt=1, acknowledged=False))
+    assert (story.status, story.command.retries) == (CommandStatus.TO_RETRY, 1)
+    story.then(Transmitted(attempt=1), after=SECOND)
+    while story.status is not CommandStatus.QUEUED:
+        story.wait_till_due()
+    assert story.command.retries == 1
+
+
+def test_the_end_of_the_last_attempt_does_not_wait_for_a_backoff() -> None:
+    story = push()
+    for _ in range(11):
+        story.unanswered().released()
+    story.dispatched().wait(20 * SECOND)
+    assert story.status is CommandStatus.TO_RETRY
+    story.then(CallFailed(attempt=12, code="UNAVAILABLE", certain=True), after=20 * SECOND)
+    assert story.command.reason is EndReason.RETRIES_EXHAUSTED
+
+
 def test_each_backoff_has_jitter() -> None:
     def backoff(seed: int) -> timedelta:
         story = Story(a_command(), timings=SEED, rng=random.Random(seed)).unanswered()
@@ -270,6 +300,21 @@ def test_an_item_that_a_lost_call_made_is_adopted() -> None:
     assert (story.last.external_id, story.last.fate, story.sends) == ("item-7", Fate.OPEN, 1)
 
 
+def test_a_look_from_before_a_call_is_no_look_after_it() -> None:
+    story = push().dispatched().then(CallFailed(attempt=1, code="timeout")).wait_till_due()
+    stale = QueueSeen(present=NOTHING, attempt=1)
+    story.then(stale).dispatched().then(CallFailed(attempt=2, code="timeout"))
+    assert not story.then(stale).last.looked
+    assert (story.status, story.wait_till_due().effects) == (CommandStatus.TO_RETRY, (Look(),))
+
+
+@pytest.mark.parametrize("stage", ["dispatched", "accepted", "transmitted", "unanswered"])
+def test_a_question_that_was_not_answered_moves_no_other_deadline(stage: str) -> None:
+    story = getattr(push(), stage)()
+    before = story.command
+    assert story.then(NotLearnt(code="UNAVAILABLE")).command is before
+
+
 def test_nothing_is_sent_again_while_the_look_is_not_answered() -> None:
     story = push().dispatched().then(CallFailed(attempt=1, code="DEADLINE"))
     for _ in range(10):
@@ -304,6 +349,14 @@ def test_a_discarded_item_was_certainly_not_sent() -> None:
     assert (story.status, story.last_reason) == (CommandStatus.TO_RETRY, "discarded")
     assert (story.last.fate, story.last.closed) == (Fate.NOT_SENT, True)
     assert (story.command.failures[0].code, story.command.failures[0].details) == ("EXPIRED", "too old")
+
+
+def test_a_discard_that_is_told_late_is_still_a_proof() -> None:
+    story = push(CommandType.TOP_UP).accepted().wait_till_due().then(QueueSeen(present=NOTHING))
+    assert (story.status, story.last.fate) == (CommandStatus.TO_RETRY, Fate.UNKNOWN)
+    story.then(Discarded(attempt=1, code="EXPIRED"))
+    assert (story.last.fate, story.due_in) == (Fate.NOT_SENT, 0 * SECOND)
+    assert story.released().dispatched().sends == 2
 
 
 def test_an_item_that_is_discarded_after_its_txack_may_have_arrived() -> None:

@@ -29,6 +29,7 @@ from remuda.devices.happenings import (
     Dispatched,
     Polled,
     ReplayAsked,
+    Transmitted,
 )
 from remuda.devices.networks.contract import TaskResult
 from remuda.devices.rules import may_replay
@@ -152,9 +153,9 @@ def test_a_rise_needs_a_value_to_rise_from() -> None:
     story.then(Accepted(attempt=1, external_id="item-1"))
     story.then(Acknowledged(attempt=1, acknowledged=True, dedup="a"))
     story.then(Answered(attempt=1, dedup="a", answer=credit(10)))
-    assert (story.command.baseline, story.status) == (10.0, CommandStatus.TO_RETRY)
-    assert (story.due_in, story.command.retries) == (0 * SECOND, 0)
-    story.released().dispatched()
+    assert (story.command.baseline, story.status) == (10.0, CommandStatus.QUEUED)
+    assert (story.reasons[-2:], story.command.retries) == (["baseline_read", None], 0)
+    story.dispatched()
     assert (story.last.purpose, story.last_reason) == (Purpose.SEND, None)
 
 
@@ -200,6 +201,19 @@ def test_a_value_of_its_own_needs_no_baseline() -> None:
     assert story.last.purpose is Purpose.SEND
 
 
+@pytest.mark.parametrize("stop", [CancelAsked(), None], ids=["cancelled", "expired"])
+def test_a_token_that_is_not_wanted_any_more_is_not_sent_after_its_baseline(stop: CancelAsked | None) -> None:
+    story = top_up(expectation=RISE, expires_at=None if stop else START + 2 * SECOND).transmitted()
+    if stop is not None:
+        story.then(stop)
+    ack = Acknowledged(attempt=1, acknowledged=True, dedup="a")
+    story.then(ack, Answered(attempt=1, dedup="a", answer=credit(10)))
+    assert (story.status, story.due_in) == (CommandStatus.TO_RETRY, 0 * SECOND)
+    story.wait_till_due()
+    assert story.command.reason is (EndReason.EXPIRED if stop is None else EndReason.CANCELLED)
+    assert (story.command.outcome, story.sends) == (Outcome.NOT_EXECUTED, 1)
+
+
 # -- a read after
 
 
@@ -222,11 +236,7 @@ def test_half_of_the_rise_is_proof_enough() -> None:
 
 def test_a_probe_that_shows_no_rise_lets_the_token_be_sent_again() -> None:
     story = probed().answered(credit(9.5))
-    assert (story.status, story.last_reason, story.due_in) == (
-        CommandStatus.TO_RETRY,
-        "probe_not_applied",
-        0 * SECOND,
-    )
+    assert (story.status, story.reasons[-2:]) == (CommandStatus.QUEUED, ["probe_not_applied", None])
     assert story.command.attempts[1].fate is Fate.NOT_APPLIED
     assert story.command.baseline == 9.5
     story.released().dispatched()
@@ -283,10 +293,44 @@ def test_two_probes_that_both_answer_are_not_two_proofs() -> None:
         Acknowledged(attempt=4, acknowledged=True, dedup="b"),
         Answered(attempt=4, dedup="b", answer=credit(10)),
     )
-    assert (story.status, story.last_reason) == (CommandStatus.TO_RETRY, "probe_not_applied")
+    assert (story.status, story.reasons[-2:]) == (CommandStatus.QUEUED, ["probe_not_applied", None])
+
+
+def test_a_late_ack_of_a_probe_says_nothing_about_a_token_that_was_sent_after_it() -> None:
+    story = probed().answered(credit(10), acknowledged=False).wait_till_due().transmitted()
+    assert (story.last.number, story.last.purpose) == (4, Purpose.SEND)
+    story.then(Acknowledged(attempt=3, acknowledged=True, dedup="up-3"))
+    assert story.last.fate is Fate.OPEN
+    assert story.wait_till_due().released().dispatched().last.purpose is Purpose.PROBE
+
+
+@pytest.mark.parametrize("value", [10, 60])
+def test_a_late_answer_of_a_probe_says_nothing_about_a_token_that_was_sent_after_it(value: float) -> None:
+    story = probed().unanswered().released().answered(credit(10)).transmitted()
+    assert (story.last.number, story.last.purpose) == (5, Purpose.SEND)
+    story.then(Answered(attempt=3, dedup="late", answer=credit(value)))
+    assert (story.status, story.last.fate) == (CommandStatus.SENT_TO_DEVICE, Fate.OPEN)
+    assert story.wait_till_due().released().dispatched().last.purpose is Purpose.PROBE
+
+
+def test_a_late_txack_does_not_open_a_read_that_was_answered() -> None:
+    story = top_up(expectation=RISE).accepted()
+    story.then(Answered(attempt=1, dedup="up-1", answer=credit(10))).wait_till_due()
+    assert (story.status, story.last.fate) == (CommandStatus.QUEUED, Fate.ANSWERED)
+    story.then(Transmitted(attempt=1))
+    assert (story.status, story.last.fate) == (CommandStatus.QUEUED, Fate.ANSWERED)
 
 
 # -- pull
+
+
+def test_pull_a_token_whose_task_failed_does_not_give_up_the_probe_that_runs() -> None:
+    story = pull(CommandType.TOP_UP, expectation=RISE).accepted().polled(value(10))
+    story.dispatched().then(CallFailed(attempt=2, code="timeout")).released().accepted()
+    story.then(Accepted(attempt=2, external_id="task-2"), Polled(attempt=2, result=FAILED))
+    assert (story.status, story.last.fate) == (CommandStatus.DELIVERED_TO_NS, Fate.OPEN)
+    story.polled(value(10))
+    assert story.dispatched().last.purpose is Purpose.SEND, "its task has ended, and the read shows no effect"
 
 
 def test_pull_a_task_that_ended_can_be_probed() -> None:
@@ -294,7 +338,7 @@ def test_pull_a_task_that_ended_can_be_probed() -> None:
     story.accepted().wait_till_due().polled(FAILED)
     assert (story.status, story.last_reason) == (CommandStatus.TO_RETRY, "task_failed")
     story.released().accepted().polled(value(10))
-    assert story.last_reason == "probe_not_applied"
+    assert story.reasons[-2:] == ["probe_not_applied", None]
     assert story.released().dispatched().last.purpose is Purpose.SEND
 
 
@@ -356,6 +400,10 @@ def test_an_expectation_is_met_or_not(
         ({"value": True}, None),
         ({"value": None}, None),
         ({"value": "ON"}, None),
+        ({"value": "nan"}, None),
+        ({"value": float("nan")}, None),
+        ({"value": "-inf"}, None),
+        ({"value": 10**400}, None),
         ({}, None),
         ([1.0], None),
         (None, None),
@@ -386,10 +434,25 @@ def test_a_token_is_replayed_when_somebody_has_made_sure() -> None:
     assert story.answered(token_answer()).command.outcome is Outcome.EXECUTED
 
 
-def test_a_token_with_an_expectation_is_probed_when_it_is_replayed() -> None:
-    story = probed().then(CancelAsked(), ReplayAsked())
-    assert story.status is CommandStatus.QUEUED
-    assert next_purpose(story.command) is Purpose.PROBE
+def test_a_token_whose_value_tells_by_itself_is_probed_when_it_is_replayed() -> None:
+    limit = push(CommandType.SET_POWER_LIMIT, expectation=LIMIT).unanswered()
+    limit.then(CancelAsked(), ReplayAsked())
+    assert limit.status is CommandStatus.QUEUED
+    assert next_purpose(limit.command) is Purpose.PROBE
+
+
+def test_a_rise_is_no_proof_once_others_may_have_caused_it() -> None:
+    story = probed().then(CancelAsked())  # its device's turn is free: another token may be credited now
+    before = story.command
+    assert story.then(ReplayAsked()).command is before
+    story.then(ReplayAsked(not_applied=True), after=MINUTE)
+    assert next_purpose(story.command) is Purpose.BASELINE
+
+
+def test_a_replay_reads_its_baseline_anew() -> None:
+    story = top_up(expectation=RISE).answered(credit(10)).then(CancelAsked(), ReplayAsked())
+    assert story.command.baseline is None
+    assert story.dispatched().last.purpose is Purpose.BASELINE
 
 
 def test_a_token_that_was_not_sent_is_replayed_as_it_is() -> None:

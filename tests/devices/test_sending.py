@@ -227,6 +227,35 @@ async def test_the_same_token_is_the_same_command_also_on_its_way(fleet: Fleet) 
     assert other.is_new
 
 
+async def test_a_read_is_not_joined_to_one_that_was_cancelled(fleet: Fleet, clock: VirtualClock) -> None:
+    first = await fleet.send(new())
+    await on_its_way(fleet, first.id)
+    clock.advance(20 * SECOND)
+    await fleet.ledger.happen({first.id: [TimePassed()]})
+    await fleet.cancel(first.id)
+    command = await known(fleet, first.id)
+    assert (command.status, command.stop) == (CommandStatus.TO_RETRY, EndReason.CANCELLED), "its call is open"
+    assert (await fleet.send(new())).is_new
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "together"),
+    [
+        (MINUTE, 30 * MINUTE, 30 * MINUTE),
+        (30 * MINUTE, MINUTE, 30 * MINUTE),
+        (MINUTE, None, None),
+        (None, MINUTE, None),
+    ],
+)
+async def test_a_read_that_stands_for_two_expires_with_the_later(
+    fleet: Fleet, first: timedelta | None, second: timedelta | None, together: timedelta | None
+) -> None:
+    sent = await fleet.send(new(expires_in=first))
+    assert (await fleet.send(new(expires_in=second))).id == sent.id
+    expires_at = (await known(fleet, sent.id)).expires_at
+    assert expires_at == (None if together is None else START + together)
+
+
 async def test_reads_that_must_not_be_merged_are_not(fleet: Fleet) -> None:
     sent = await fleet.send_many([new(), new(merge=False), new(merge=False)])
     assert [each.is_new for each in sent] == [True] * 3

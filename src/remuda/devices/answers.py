@@ -38,6 +38,8 @@ def resolve_task(case: Case, number: int, result: TaskResult) -> None:
     else:
         # A vendor's "failed" may be an answer that was lost on its way back.
         case.change_attempt(number, fate=Fate.UNKNOWN, closed=True)
+        if not case.is_last(number):
+            return  # the newer attempt tells
         if case.command.is_single_use and case.command.expectation is not None:
             case.retry_or_fail("task_failed", code=result.code)
             return
@@ -63,7 +65,7 @@ def _read(case: Case, number: int, data: Any) -> None:
             case.change(baseline=value)
         reason = "baseline_read"
     elif value is not None:
-        reason = _probed(case, value, data)
+        reason = _probed(case, number, value, data)
     else:
         reason = f"{purpose}_failed"
     if case.command.has_ended or not case.is_last(number):
@@ -74,10 +76,11 @@ def _read(case: Case, number: int, data: Any) -> None:
         case.retry_or_fail(reason)
 
 
-def _probed(case: Case, value: float, data: Any) -> str:
-    """What a read tells about a token of unknown outcome."""
+def _probed(case: Case, number: int, value: float, data: Any) -> str:
+    """What a read tells about a token of unknown outcome: nothing about one that was sent after it."""
     command = case.command
-    expectation, doubtful = command.expectation, unresolved(command)
+    expectation = command.expectation
+    doubtful = [each for each in unresolved(command) if each.number < number]
     if expectation is None or not doubtful:
         return "probe_not_applied"
     if expectation.is_met(value, command.baseline):

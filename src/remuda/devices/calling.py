@@ -117,7 +117,8 @@ class Caller:
             # The call's answer was lost. An item with the same bytes that nobody knows is its own.
             data = self._frame(command, last.purpose).data
             adoptable = await self._nobodys(command, [each.id for each in items if each.data == data])
-        return QueueSeen(present=frozenset(each.id for each in items), adoptable=adoptable)
+        present = frozenset(each.id for each in items)
+        return QueueSeen(present=present, adoptable=adoptable, attempt=last.number)
 
     async def _nobodys(self, command: Command, names: list[str]) -> str | None:
         """The one of these items that can only be the command's own."""

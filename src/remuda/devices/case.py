@@ -169,8 +169,23 @@ class Case:
             if self.is_expired:
                 return self.fail(EndReason.EXPIRED)
         self.change(retries=tries)
-        delay = self.timings.retry.delay(tries, self.rng)
-        return self.enter(CommandStatus.TO_RETRY, reason=reason, due_in=delay)
+        due_at = self.now + self.timings.retry.delay(tries, self.rng)
+        if self.ends_after_call:
+            due_at = max(each.call_until or self.now for each in self.command.attempts)
+        return self.enter(CommandStatus.TO_RETRY, reason=reason, due_at=due_at)
+
+    @property
+    def ends_after_call(self) -> bool:
+        """Whether it has to end as soon as no call for it can succeed any more."""
+        command = self.command
+        return command.stop is not None or self.is_exhausted(command.retries) or self.is_expired
+
+    def resume(self, number: int) -> None:
+        """A failed attempt turns out to be under way: it has not failed, and costs no retry."""
+        attempt = self.command.attempts[number - 1]
+        if self.status is CommandStatus.TO_RETRY and attempt.fate in (Fate.UNKNOWN, Fate.NOT_SENT):
+            self.change(retries=max(0, self.command.retries - 1))
+        self.change_attempt(number, fate=Fate.OPEN)
 
     def again_at_once(self, reason: str) -> None:
         """Another attempt that is no retry: the one before did what it was for."""

@@ -6,6 +6,7 @@ token may not: the device would refuse the second one, and an applied token woul
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any
 
 from remuda.devices.command import Attempt, Command, Family, Fate, Outcome, Purpose
@@ -64,6 +65,7 @@ def number_in(data: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
-        return float(value)
-    except ValueError:
+        number = float(value)
+    except (ValueError, OverflowError):
         return None
+    return number if isfinite(number) else None

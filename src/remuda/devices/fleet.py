@@ -233,9 +233,8 @@ class _Merging:
             self.others.apply(owner.id, Superseded(by=command.id))
             sent = self._add(command)
             return Sent(id=sent.id, superseded=(owner.id,))
-        if owner.is_single_use or owner.status in _WAITING:
-            joined = JoinedBy(correlation_id=command.correlation_id, priority=command.priority)
-            self.others.apply(owner.id, joined)
+        if owner.is_single_use or (owner.status in _WAITING and owner.stop is None):
+            self.others.apply(owner.id, _joining(command))
             return Sent(id=owner.id, is_new=False)
         self.others.apply(owner.id, KeyGivenUp())
         return self._add(command)
@@ -249,12 +248,17 @@ class _Merging:
     def _meet_twin(self, command: Command, twin: str) -> Sent:
         """Another of the same key stands in the same batch: the later one joins it, or takes its place."""
         if merge_of(command.type) is Merge.JOIN:
-            joined = JoinedBy(correlation_id=command.correlation_id, priority=command.priority)
-            self._new[twin] = self._ledger.addition(self._new[twin].command, joined)
+            self._new[twin] = self._ledger.addition(self._new[twin].command, _joining(command))
             return Sent(id=twin, is_new=False)
         self._new[twin] = self._ledger.addition(self._new[twin].command, Superseded(by=command.id))
         self._add(command)
         return Sent(id=command.id, superseded=(twin,))
+
+
+def _joining(command: Command) -> JoinedBy:
+    return JoinedBy(
+        correlation_id=command.correlation_id, priority=command.priority, expires_at=command.expires_at
+    )
 
 
 _CANCELLED_WORDS = {

@@ -79,10 +79,14 @@ class GatewayRefused(_Value, frozen=True, kw_only=True):
 
 
 class QueueSeen(_Value, frozen=True, kw_only=True):
-    """Push: what the network server still holds. `adoptable` is an item that a lost call must have made."""
+    """Push: what the network server still holds. `adoptable` is an item that a lost call must have made.
+
+    `attempt` is the last one when it was looked; an answer that a newer one has overtaken says nothing.
+    """
 
     present: frozenset[str]
     adoptable: str | None = None
+    attempt: int | None = None
 
 
 class Polled(_Value, frozen=True, kw_only=True):
@@ -130,6 +134,7 @@ class JoinedBy(_Value, frozen=True, kw_only=True):
 
     correlation_id: str | None
     priority: int
+    expires_at: datetime | None = None
 
 
 class ReplayAsked(_Value, frozen=True, kw_only=True):

@@ -47,6 +47,7 @@ from remuda.devices.timings import Timings
 from remuda.lifecycle import IN_FLIGHT_STATUSES, CommandStatus, EndReason
 from remuda.stores.commands import Move
 
+_IN_DOUBT = (Fate.OPEN, Fate.UNKNOWN)
 _BEFORE_THE_DEVICE = (CommandStatus.SENT_TO_NS, CommandStatus.DELIVERED_TO_NS, CommandStatus.TO_RETRY)
 
 
@@ -101,17 +102,18 @@ def _accepted(case: Case, event: Accepted) -> None:
     attempt = case.attempt(event.attempt)
     if attempt is None or (attempt.external_id is not None and attempt.call_until is None):
         return
-    # A network server that accepts says so for certain: an earlier guess about the call is void.
-    fate = Fate.OPEN if attempt.fate in (Fate.UNKNOWN, Fate.NOT_SENT) else attempt.fate
-    case.change_attempt(
-        event.attempt, external_id=event.external_id, accepted_at=case.now, call_until=None, fate=fate
-    )
+    case.change_attempt(event.attempt, external_id=event.external_id, accepted_at=case.now, call_until=None)
+    if attempt.fate is Fate.ANSWERED:
+        return
     late = case.status is CommandStatus.TO_RETRY
     if not case.is_last(event.attempt) or case.status not in (
         CommandStatus.SENT_TO_NS,
         CommandStatus.TO_RETRY,
     ):
+        if attempt.fate is Fate.NOT_SENT:
+            case.change_attempt(event.attempt, fate=Fate.UNKNOWN)  # it says so itself: the guess is void
         return
+    case.resume(event.attempt)
     if case.command.is_push:
         wait = case.timings.gateway
     else:
@@ -133,8 +135,8 @@ def _call_failed(case: Case, event: CallFailed) -> None:
         case.fail(event.final, code=event.code, details=event.details)
     elif case.status is CommandStatus.SENT_TO_NS:
         case.retry_or_fail("call_failed", code=event.code, details=event.details)
-    elif case.command.stop is not None and case.is_waiting:
-        case.fail(case.command.stop)
+    elif case.is_waiting and case.ends_after_call:
+        _release(case)
 
 
 # -- push: what the network server tells
@@ -142,21 +144,19 @@ def _call_failed(case: Case, event: CallFailed) -> None:
 
 def _transmitted(case: Case, event: Transmitted) -> None:
     attempt = case.attempt(event.attempt)
-    if attempt is None or attempt.transmitted_at is not None:
+    if attempt is None or attempt.transmitted_at is not None or attempt.fate not in _IN_DOUBT:
         return
     _adopt(case, attempt, event.external_id)
     case.change_attempt(event.attempt, transmitted_at=case.now)
     if case.is_last(event.attempt) and case.status in _BEFORE_THE_DEVICE:
-        case.change_attempt(event.attempt, fate=Fate.OPEN)
+        case.resume(event.attempt)
         case.enter(CommandStatus.SENT_TO_DEVICE, due_in=case.timings.device)
 
 
 def _adopt(case: Case, attempt: Attempt, external_id: str | None) -> None:
     """A signal that names an attempt shows that the network server had taken it."""
     if attempt.external_id is None and external_id is not None:
-        case.change_attempt(
-            attempt.number, external_id=external_id, accepted_at=case.now, call_until=None, looked=True
-        )
+        case.change_attempt(attempt.number, external_id=external_id, accepted_at=case.now, call_until=None)
 
 
 def _acknowledged(case: Case, event: Acknowledged) -> None:
@@ -194,6 +194,7 @@ def _wait_for_the_other(case: Case, number: int, reason: str) -> None:
     if not case.is_last(number):
         return
     if case.status in _BEFORE_THE_DEVICE:
+        case.resume(number)
         case.enter(CommandStatus.SENT_TO_DEVICE, reason=reason, due_in=case.timings.correlation)
     elif case.status is CommandStatus.SENT_TO_DEVICE:
         case.change(due_at=case.now + case.timings.correlation)
@@ -219,12 +220,16 @@ def _answered(case: Case, event: Answered) -> None:
 
 def _discarded(case: Case, event: Discarded) -> None:
     attempt = case.attempt(event.attempt)
-    if attempt is None or attempt.fate is not Fate.OPEN:
+    if attempt is None or attempt.fate not in _IN_DOUBT or (attempt.closed and attempt.transmitted_at):
         return
     fate = Fate.NOT_SENT if attempt.transmitted_at is None else Fate.UNKNOWN
     case.change_attempt(event.attempt, fate=fate, closed=True)
-    if case.is_last(event.attempt) and case.status in IN_FLIGHT_STATUSES:
+    if not case.is_last(event.attempt):
+        return
+    if case.status in IN_FLIGHT_STATUSES:
         case.retry_or_fail("discarded", code=event.code, details=event.details)
+    elif case.status is CommandStatus.TO_RETRY and case.command.is_single_use:
+        case.change(due_at=case.now)  # what it waited for is known: it was never sent
 
 
 def _gateway_refused(case: Case, event: GatewayRefused) -> None:
@@ -240,7 +245,7 @@ def _gateway_refused(case: Case, event: GatewayRefused) -> None:
 
 def _queue_seen(case: Case, event: QueueSeen) -> None:
     last = case.last
-    if last is None:
+    if last is None or event.attempt not in (None, last.number):
         return
     if case.status is CommandStatus.DELIVERED_TO_NS:
         if last.external_id in event.present:
@@ -256,8 +261,12 @@ def _queue_seen(case: Case, event: QueueSeen) -> None:
         _release(case)
 
 
-def _not_learnt(case: Case, event: NotLearnt) -> None:
-    case.change(due_at=case.now + case.timings.look_again)
+def _not_learnt(case: Case, _: NotLearnt) -> None:
+    last, due_at = case.last, case.command.due_at
+    lost = case.status is CommandStatus.TO_RETRY and last is not None and _is_to_be_looked_for(last)
+    asked = case.status is CommandStatus.DELIVERED_TO_NS and due_at is not None and due_at <= case.now
+    if lost or asked:
+        case.change(due_at=case.now + case.timings.look_again)
 
 
 # -- pull
@@ -299,9 +308,12 @@ def _time_passed(case: Case, _: TimePassed) -> None:
 
 
 def _at_network_too_long(case: Case) -> None:
-    command = case.command
+    command, last = case.command, case.last
     if command.is_push:
-        case.do(Look())
+        if command.stop is not None and last is not None and not last.looked:
+            case.do(Withdraw(attempt=last.number))
+        else:
+            case.do(Look())
         return
     if case.now - command.started_at > case.timings.max_age:
         case.fail(EndReason.MAX_AGE)
@@ -337,7 +349,7 @@ def _release(case: Case) -> None:
         case.fail(case.command.stop)
     elif case.is_expired:
         case.fail(EndReason.EXPIRED)
-    elif case.command.is_push and last is not None and _call_was_lost(last) and not last.looked:
+    elif case.command.is_push and last is not None and _is_to_be_looked_for(last):
         case.do(Look())
         case.change(due_at=case.now + case.timings.look_again)
     elif case.is_exhausted(case.command.retries):
@@ -348,8 +360,9 @@ def _release(case: Case) -> None:
         case.enter(CommandStatus.QUEUED)
 
 
-def _call_was_lost(attempt: Attempt) -> bool:
-    return attempt.external_id is None and attempt.fate is Fate.UNKNOWN
+def _is_to_be_looked_for(attempt: Attempt) -> bool:
+    """Its call was lost, and nobody has looked yet whether the network server has it."""
+    return attempt.external_id is None and attempt.fate is Fate.UNKNOWN and not attempt.looked
 
 
 def _wait_for_late_result(case: Case) -> None:
@@ -383,10 +396,10 @@ def _stop(case: Case, reason: EndReason, details: str | None = None) -> None:
 
 
 def _stop_at_network(case: Case) -> None:
-    """Push: an item can be asked back. Pull: a task cannot, and nobody waits for it any longer."""
+    """Push: an engine asks it back at once. Pull: that cannot be, and nobody waits for it any longer."""
     command = case.command
     if command.is_push:
-        case.do(Withdraw(attempt=len(command.attempts)))
+        case.change(due_at=case.now)
     elif command.stop is not None:
         case.fail(command.stop)
 
@@ -395,6 +408,7 @@ def _withdrawn(case: Case, event: Withdrawn) -> None:
     if not case.is_last(event.attempt) or case.status is not CommandStatus.DELIVERED_TO_NS:
         return
     stop = case.command.stop
+    case.change_attempt(event.attempt, looked=True)
     if stop is not None and event.certain:
         case.change_attempt(event.attempt, fate=Fate.NOT_SENT, closed=True)
         case.fail(stop, details=event.details)
@@ -410,6 +424,8 @@ def _key_given_up(case: Case, _: KeyGivenUp) -> None:
 def _joined_by(case: Case, event: JoinedBy) -> None:
     command = case.command
     case.change(priority=max(command.priority, event.priority))
+    if command.expires_at is not None and (event.expires_at is None or event.expires_at > command.expires_at):
+        case.change(expires_at=event.expires_at)
     if event.correlation_id is not None and event.correlation_id != command.correlation_id:
         joined = (*(each for each in command.joined if each != event.correlation_id), event.correlation_id)
         case.change(joined=joined)
@@ -417,9 +433,11 @@ def _joined_by(case: Case, event: JoinedBy) -> None:
 
 def may_replay(command: Command) -> bool:
     """Whether a command can begin anew. One whose token may have been applied needs proof that it was not."""
-    return command.status is CommandStatus.DELIVERY_FAILED and not (
-        is_guarded(command) and next_purpose(command) is None
-    )
+    if command.status is not CommandStatus.DELIVERY_FAILED:
+        return False
+    # Since it ended others may have changed what a read would be compared with.
+    expectation = command.expectation
+    return not is_guarded(command) or (expectation is not None and not expectation.needs_baseline)
 
 
 def _replay_asked(case: Case, event: ReplayAsked) -> None:
@@ -436,6 +454,7 @@ def _replay_asked(case: Case, event: ReplayAsked) -> None:
         outcome=None,
         stop=None,
         key=None,
+        baseline=None,
         started_at=case.now,
         expires_at=event.expires_at,
         replays=case.command.replays + 1,
