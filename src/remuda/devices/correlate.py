@@ -100,7 +100,8 @@ def _by_name(
         for command, attempt in attempts
         if _is_lost(attempt) and attempt.sent_at - _CLOCKS_DIFFER <= signal.at
     ]
-    if len(lost) == 1:
+    # A discard would prove that it was never sent: too much for a guess.
+    if len(lost) == 1 and not isinstance(signal, signals.Discarded):
         command, attempt = lost[0]
         return Routed(command, _happening(signal, attempt, signal.external_id))
     return Verdict.LATER

@@ -102,7 +102,9 @@ def _accepted(case: Case, event: Accepted) -> None:
     attempt = case.attempt(event.attempt)
     if attempt is None or (attempt.external_id is not None and attempt.call_until is None):
         return
-    case.change_attempt(event.attempt, external_id=event.external_id, accepted_at=case.now, call_until=None)
+    case.change_attempt(
+        event.attempt, external_id=event.external_id, accepted_at=case.now, call_until=None, looked=False
+    )
     if attempt.fate is Fate.ANSWERED:
         return
     late = case.status is CommandStatus.TO_RETRY
@@ -248,7 +250,11 @@ def _queue_seen(case: Case, event: QueueSeen) -> None:
     if last is None or event.attempt not in (None, last.number):
         return
     if case.status is CommandStatus.DELIVERED_TO_NS:
-        if last.external_id in event.present:
+        if last.external_id in event.present and case.command.stop is not None:
+            # It was to be given back, and was not: that is asked for again.
+            case.change_attempt(last.number, looked=False)
+            case.change(due_at=case.now + case.timings.look_again)
+        elif last.external_id in event.present:
             case.change(due_at=case.now + case.timings.gateway)
         elif case.command.due_at is not None and case.command.due_at <= case.now:
             case.change_attempt(last.number, closed=True)
@@ -265,7 +271,10 @@ def _not_learnt(case: Case, _: NotLearnt) -> None:
     last, due_at = case.last, case.command.due_at
     lost = case.status is CommandStatus.TO_RETRY and last is not None and _is_to_be_looked_for(last)
     asked = case.status is CommandStatus.DELIVERED_TO_NS and due_at is not None and due_at <= case.now
-    if lost or asked:
+    if lost and last is not None and case.now - last.sent_at > case.timings.late_result:
+        case.change_attempt(last.number, looked=True)  # it will not be learnt
+        _release(case)
+    elif lost or asked:
         case.change(due_at=case.now + case.timings.look_again)
 
 
