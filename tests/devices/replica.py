@@ -48,7 +48,7 @@ def quick_timings() -> Timings:
         polls=((timedelta(seconds=4), timedelta(seconds=1)), (timedelta.max, timedelta(seconds=2))),
         sweep=timedelta(milliseconds=250),
         reap=timedelta(milliseconds=100),
-        lock=timedelta(milliseconds=800),
+        lock=timedelta(milliseconds=400),
         slot_for=timedelta(seconds=20),
         retry=Exponential(
             initial=timedelta(milliseconds=100), cap=timedelta(seconds=3), jitter=0.5, max_attempts=12

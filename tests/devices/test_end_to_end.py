@@ -388,8 +388,8 @@ async def test_every_record_is_true_after_losses_failures_and_a_killed_replica(
         ids = [each.id for each in sent]
         assert len(set(ids)) == meters * 5
 
-        some, all_of_them = len(ids) // 4, len(ids)
-        await until(lambda stats: ended(stats) >= some, fleet, "a quarter of the commands has ended")
+        some, all_of_them = len(ids) // 8, len(ids)
+        await until(lambda stats: ended(stats) >= some, fleet, "an eighth of the commands has ended")
         running.kill(0)
         await world.forget(0)
         world.listen_to(await running.start())
