@@ -134,6 +134,17 @@ def test_whether_a_signal_names_an_attempt(name: str, named: bool) -> None:
     assert not names_attempt(uplink(), hearers)
 
 
+def test_a_guessed_name_is_not_ended_by_a_reply_that_every_switch_and_setting_gets() -> None:
+    bare = Answer(family=Family.WRITE, ok=True)
+    guessed = lost(kind=CommandType.TURN_ON).then(Transmitted(attempt=1, external_id="item-9")).command
+    assert guessed.attempts[0].guessed
+    assert route(uplink(at=START + MINUTE), [guessed], bare) is Verdict.LATER
+    named = push(kind=CommandType.TURN_ON).transmitted().command
+    assert isinstance(route(uplink(at=START + MINUTE), [named], bare), Routed)
+    token = lost(kind=CommandType.TOP_UP).then(Transmitted(attempt=1, external_id="item-9")).command
+    assert isinstance(route(uplink(at=START + MINUTE), [token], token_answer()), Routed)
+
+
 def test_of_two_lost_calls_neither_is_guessed() -> None:
     hearers = [lost(id="01").command, lost(id="02").command]
     assert route(txack("item-9"), hearers, None) is Verdict.LATER

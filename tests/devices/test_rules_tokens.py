@@ -345,7 +345,7 @@ def test_pull_a_task_that_ended_can_be_probed() -> None:
 def test_pull_a_task_that_may_still_run_is_not_disproved_by_a_read() -> None:
     story = pull(CommandType.TOP_UP, expectation=RISE).accepted().polled(value(10)).released()
     story.dispatched().then(CallFailed(attempt=2, code="timeout")).released().accepted().polled(value(10))
-    assert not is_conclusive(story.command)
+    assert not is_conclusive(story.command, unresolved(story.command))
     assert (story.status, story.last_reason) == (CommandStatus.TO_RETRY, "probe_inconclusive")
     story.released().accepted().polled(value(60))
     assert (story.command.outcome, response_of(story).source) == (Outcome.EXECUTED, "probe")

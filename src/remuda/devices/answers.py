@@ -88,9 +88,10 @@ def _probed(case: Case, number: int, value: float, data: Any) -> str:
             case.change_attempt(each.number, fate=Fate.ANSWERED)
         _executed(case, data, "probe", "probe_applied")
         return "probe_applied"
-    if not is_conclusive(command):
+    if not is_conclusive(command, doubtful):
         return "probe_inconclusive"
     for each in doubtful:
         case.change_attempt(each.number, fate=Fate.NOT_APPLIED)
-    case.change(baseline=value)
+    if not unresolved(case.command):
+        case.change(baseline=value)
     return "probe_not_applied"

@@ -6,6 +6,7 @@ token may not: the device would refuse the second one, and an applied token woul
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import isfinite
 from typing import Any
 
@@ -50,13 +51,13 @@ def outcome_of_refusal(command: Command) -> Outcome:
     return Outcome.REFUSED
 
 
-def is_conclusive(command: Command) -> bool:
-    """Whether a read that shows no effect proves that there will be none.
+def is_conclusive(command: Command, doubtful: Iterable[Attempt]) -> bool:
+    """Whether a read after these attempts that shows no effect proves that there will be none.
 
     A frame is transmitted once, before whatever follows it; a vendor's task that has not ended may
     still be carried out.
     """
-    return all(command.is_push or each.closed for each in unresolved(command))
+    return command.is_push or all(each.closed for each in doubtful)
 
 
 def number_in(data: Any) -> float | None:

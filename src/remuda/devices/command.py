@@ -179,6 +179,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     acked        what the device's MAC layer said; `ack_dedup` joins it to its uplink
     looked       its call was lost, and the network server's queue was looked at since
     closed       the network server has nothing of it any more: it cannot reach the device later
+    guessed      its name was taken from a signal that could only be its own, as far as is known
     """
 
     number: int
@@ -194,6 +195,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     ack_dedup: str | None = None
     looked: bool = False
     closed: bool = False
+    guessed: bool = False
 
 
 class Execution(StrEnum):

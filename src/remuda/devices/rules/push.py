@@ -37,7 +37,9 @@ def transmitted(case: Case, event: Transmitted) -> None:
 def _adopt(case: Case, attempt: Attempt, external_id: str | None) -> None:
     """A signal that names an attempt shows that the network server had taken it."""
     if attempt.external_id is None and external_id is not None:
-        case.change_attempt(attempt.number, external_id=external_id, accepted_at=case.now, call_until=None)
+        case.change_attempt(
+            attempt.number, external_id=external_id, accepted_at=case.now, call_until=None, guessed=True
+        )
 
 
 def acknowledged(case: Case, event: Acknowledged) -> None:
