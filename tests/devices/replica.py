@@ -1,7 +1,7 @@
 """One replica of a device engine as a process of its own: an engine, its networks and its ingress.
 
-Run as a program it takes a `Replica` as JSON, prints `READY` and the ingress's URL, and works until SIGTERM.
-Every end that it is told of goes into a file that outlives it.
+Run as a program it takes a `Replica` as JSON, prints `READY` and the ingress's URL, and works until SIGTERM, or
+until its standard input is closed: it does not outlive the tests. Every end that it is told of goes into a file.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def quick_timings() -> Timings:
 
 
 async def work(replica: Replica) -> None:
-    """Be a replica, until SIGTERM."""
+    """Be a replica, until it is told to stop."""
     ends = os.open(Path(replica.directory, f"{os.getpid()}.ends"), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def note(command: Command) -> None:
@@ -87,13 +87,15 @@ async def work(replica: Replica) -> None:
     )
     engine.subscribe(note)
     ingress = IngressServer(engine.keep, secret=SECRET)
-    stopped = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stopped.set)
+    loop.add_reader(sys.stdin.fileno(), stopped.set)
     async with fleet, engine:
         await ingress.start()
         sys.stdout.write(f"READY {ingress.url}\n")
         sys.stdout.flush()
         await stopped.wait()
+        loop.remove_reader(sys.stdin.fileno())
         await ingress.stop()
 
 

@@ -211,6 +211,7 @@ class Replicas:
         paths = (str(Path(remuda.__file__).parents[1]), str(ROOT), os.environ.get("PYTHONPATH", ""))
         return subprocess.Popen(
             [sys.executable, "-m", "tests.devices.replica", msgspec.json.encode(self._replica).decode()],
+            stdin=subprocess.PIPE,  # closed, it ends the process, however ours ends
             stdout=subprocess.PIPE,
             text=True,
             cwd=ROOT,
@@ -253,8 +254,9 @@ class Replicas:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ import itertools
 import json
 import random
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from remuda import Exponential, Queue
-from remuda.clock import SystemClock
+from remuda.clock import Clock, SystemClock
 from remuda.devices.airtime import DutyCycle
 from remuda.devices.command import (
     Command,
@@ -32,12 +32,16 @@ from remuda.devices.command import (
 from remuda.devices.engine import Engine
 from remuda.devices.fleet import Fleet
 from remuda.devices.listening import DeviceReport
+from remuda.devices.networks.contract import Network, Order, QueueItem
+from remuda.devices.networks.signals import Ack, TxAck, Uplink
 from remuda.devices.publishing import BatchSubscriber
 from remuda.devices.sending import NewCommand
 from remuda.devices.simulator.calin import SimulatedCalin
 from remuda.devices.simulator.calin_http import HttpServer
 from remuda.devices.simulator.calin_network import InProcessCalin
+from remuda.devices.simulator.meter import Meter
 from remuda.devices.simulator.radio import Call, Fault, Weather
+from remuda.devices.simulator.virtual_time import run_virtually
 from remuda.devices.timings import Timings
 from remuda.devices.webhooks import (
     SIGNATURE_HEADER,
@@ -49,7 +53,7 @@ from remuda.devices.webhooks import (
 )
 from remuda.errors import StoreUnavailableError
 from remuda.lifecycle import IN_FLIGHT_STATUSES, CommandStatus, EndReason
-from tests.devices.engine_world import CREDIT, EngineWorld, in_engine_world, token
+from tests.devices.engine_world import CREDIT, START, EngineWorld, in_engine_world, token
 from tests.faults.waiting import until
 
 QUEUED, SENT_TO_NS, DELIVERED_TO_NS = (
@@ -457,6 +461,72 @@ def test_a_lost_call_does_not_take_another_commands_frame_for_its_own() -> None:
 
     weather = WorseAtFirst(Call(0.1, 0.1, Fault.BEFORE), Call(0.1, 12.0, None))
     in_engine_world(story, weather=weather, timings=Timings(lock=timedelta(seconds=0.1)))
+
+
+class ScriptedChirpStack(Network):
+    """Takes every frame, and tells nothing by itself: the test does."""
+
+    protocol = Protocol.LORAWAN
+
+    def __init__(self) -> None:
+        self.orders: list[Order] = []
+
+    async def send(self, order: Order) -> str:
+        self.orders.append(order)
+        return f"item-{len(self.orders)}"
+
+    async def look(self, device: Device) -> list[QueueItem]:
+        return []
+
+    def answer(self, number: int, meter: Meter, now: datetime) -> bytes:
+        """What a meter answers to a frame."""
+        frame = self.orders[number - 1].downlink
+        assert frame is not None
+        answer = meter.receive(frame.data, now)
+        assert answer is not None
+        return answer
+
+
+def test_an_answer_that_fitted_two_commands_is_not_given_to_the_one_that_is_left() -> None:
+    """A bare reply to a switch, whose ACK was lost, waits; the switch ends by its next attempt."""
+
+    async def story(clock: Clock) -> None:
+        meter, network = Meter("47000000001", rng=random.Random(1)), ScriptedChirpStack()
+        device = Device(reference=meter.serial, protocol=Protocol.LORAWAN)
+        async with Fleet("memory://", clock=clock) as fleet, Engine(fleet, [network]) as engine:
+
+            async def sent(number: int) -> dict[str, Any]:
+                while len(network.orders) < number:
+                    await clock.sleep(timedelta(seconds=0.1))
+                named = {"device": device.key, "external_id": f"item-{number}"}
+                await clock.sleep(timedelta(seconds=0.5))
+                await engine.keep([TxAck(id=f"tx-{number}", at=clock.now(), **named)])
+                return {**named, "at": clock.now() + timedelta(milliseconds=1)}
+
+            date = await fleet.send(NewCommand(type=CommandType.SET_DATE, device=device, data="2031-05-06"))
+            about = await sent(1)
+            await engine.keep([Ack(id="ack-1", acknowledged=False, **about)])  # nobody heard it
+            switch = await fleet.send(NewCommand(type=CommandType.TURN_OFF, device=device, priority=90))
+            await sent(2)
+            await clock.sleep(timedelta(seconds=1))
+            reply = network.answer(2, meter, clock.now())
+            heard = {"device": device.key, "data": reply, "f_port": 1}
+            await engine.keep([Uplink(id="up-2", at=clock.now(), dedup="lost ack", **heard)])
+            number = 3
+            while (found := await fleet.get(switch.id)) is None or not found.has_ended:
+                about = await sent(number)
+                if network.orders[number - 1].command_id == switch.id:
+                    await engine.keep([Ack(id=f"ack-{number}", acknowledged=True, dedup="joined", **about)])
+                    await engine.keep([Uplink(id=f"up-{number}", at=clock.now(), dedup="joined", **heard)])
+                number += 1
+                await clock.sleep(timedelta(seconds=0.5))
+            assert found.outcome is Outcome.EXECUTED
+            await clock.sleep(timedelta(seconds=60))
+            left = await fleet.get(date.id)
+            assert left is not None
+            assert left.outcome is not Outcome.EXECUTED, "nobody has set the date"
+
+    run_virtually(story, start=START)
 
 
 def test_a_task_is_asked_for_one_poll_at_a_time() -> None:
