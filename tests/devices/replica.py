@@ -1,7 +1,8 @@
 """One replica of a device engine as a process of its own: an engine, its networks and its ingress.
 
-Run as a program it takes a `Replica` as JSON, prints `READY` and the ingress's URL, and works until SIGTERM, or
-until its standard input is closed: it does not outlive the tests. Every end that it is told of goes into a file.
+Run as a program it takes a `Replica` as JSON, prints `READY` and the ingress's URL, and works until SIGTERM,
+or until its standard input is closed, so that it does not outlive the tests. Every end that it is told of
+goes into a file.
 """
 
 from __future__ import annotations

@@ -134,15 +134,44 @@ def test_whether_a_signal_names_an_attempt(name: str, named: bool) -> None:
     assert not names_attempt(uplink(), hearers)
 
 
-def test_a_guessed_name_is_not_ended_by_a_reply_that_every_switch_and_setting_gets() -> None:
+@pytest.mark.parametrize(
+    ("kind", "answer", "ended"),
+    [
+        (CommandType.TURN_ON, Answer(family=Family.WRITE, ok=True), False),
+        (CommandType.TURN_ON, Answer(family=Family.CONTROL, ok=True, type=CommandType.TURN_ON), True),
+        (CommandType.TOP_UP, token_answer(), True),
+    ],
+)
+def test_a_guessed_name_is_not_ended_by_a_reply_that_every_switch_and_setting_gets(
+    kind: CommandType, answer: Answer, ended: bool
+) -> None:
+    story = lost(kind=kind)
+    story.then(routed(ack("item-9", dedup="up-9"), [story.command]).happening)
+    assert story.last.guessed
+    story.then(routed(uplink("up-9", at=START + MINUTE), [story.command], answer).happening)
+    assert story.command.has_ended is ended
+
+
+@pytest.mark.parametrize(("dedup", "ended"), [("up-1", True), ("up-2", False)])
+def test_a_bare_reply_counts_only_with_its_own_ack(dedup: str, ended: bool) -> None:
     bare = Answer(family=Family.WRITE, ok=True)
-    guessed = lost(kind=CommandType.TURN_ON).then(Transmitted(attempt=1, external_id="item-9")).command
-    assert guessed.attempts[0].guessed
-    assert route(uplink(at=START + MINUTE), [guessed], bare) is Verdict.LATER
-    named = push(kind=CommandType.TURN_ON).transmitted().command
-    assert isinstance(route(uplink(at=START + MINUTE), [named], bare), Routed)
-    token = lost(kind=CommandType.TOP_UP).then(Transmitted(attempt=1, external_id="item-9")).command
-    assert isinstance(route(uplink(at=START + MINUTE), [token], token_answer()), Routed)
+    for first, second in ((0, 1), (1, 0)):
+        story = push(CommandType.TURN_ON).transmitted()
+        happenings = (
+            Acknowledged(attempt=1, acknowledged=True, dedup="up-1"),
+            Answered(attempt=1, dedup=dedup, answer=bare),
+        )
+        story.then(happenings[first], happenings[second])
+        assert story.command.has_ended is ended
+        if not ended:
+            assert story.wait_till_due().last_reason == "correlation_timeout"
+
+
+def test_a_bare_reply_without_its_ack_settles_nothing() -> None:
+    story = (
+        push(CommandType.TOP_UP).transmitted().then(Answered(attempt=1, dedup="up-1", answer=token_answer()))
+    )
+    assert not story.wait_till_due().command.has_ended
 
 
 def test_of_two_lost_calls_neither_is_guessed() -> None:

@@ -10,6 +10,26 @@ from remuda.devices.command import Answer, Execution, Fate, Outcome, Purpose
 from remuda.devices.networks.contract import TaskResult
 
 
+def speaks_for_itself(answer: Answer) -> bool:
+    """Whether an answer says what it answers to. A bare reply may be any other command's of its family."""
+    return answer.type is not None
+
+
+def answer_to(case: Case, number: int) -> Answer | None:
+    """The answer to an attempt, among what was heard.
+
+    It came with the attempt's own ACK (the same deduplication id), or it speaks for itself. Where even
+    the attempt's name is a guess, a bare reply that any switch or setting gets proves nothing.
+    """
+    attempt = case.command.attempts[number - 1]
+    heard = [each for each in case.command.heard if each.attempt == number]
+    for each in heard:
+        guess = attempt.guessed and not speaks_for_itself(each.answer) and not case.command.is_single_use
+        if attempt.acked and attempt.ack_dedup == each.dedup and not guess:
+            return each.answer
+    return next((each.answer for each in heard if speaks_for_itself(each.answer)), None)
+
+
 def resolve(case: Case, number: int, answer: Answer, *, reason: str | None = None) -> None:
     """Push: the device answered to this attempt."""
     attempt = case.command.attempts[number - 1]

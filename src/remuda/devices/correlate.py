@@ -19,7 +19,6 @@ from remuda.devices.command import (
     Attempt,
     Command,
     CommandType,
-    Family,
     Fate,
     Purpose,
 )
@@ -170,8 +169,6 @@ def _answered(signal: signals.Uplink, command: Command, attempt: Attempt, answer
 def _can_answer(answer: Answer, command: Command, attempt: Attempt) -> bool:
     if attempt.fate in (Fate.ANSWERED, Fate.NOT_SENT):
         return False
-    if attempt.guessed and answer.type is None and answer.family is not Family.TOKEN:
-        return False  # any switch or setting is answered so: that would be a guess upon a guess
     kind = asked(command, attempt.purpose)
     return answers(answer, kind, FAMILIES[kind], command.phase if kind is command.type else None)
 

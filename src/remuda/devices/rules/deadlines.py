@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remuda.devices.answers import resolve
+from remuda.devices.answers import answer_to, resolve
 from remuda.devices.case import Case
 from remuda.devices.certainty import next_purpose, unresolved
 from remuda.devices.command import Attempt, Fate
@@ -49,10 +49,10 @@ def _at_network_too_long(case: Case) -> None:
 
 def _device_is_silent(case: Case) -> None:
     number = len(case.command.attempts)
-    heard = next((each for each in case.command.heard if each.attempt == number), None)
-    if heard is not None:
+    answer = answer_to(case, number)
+    if answer is not None:
         # The device answered to this very command; only the event with its ACK was lost.
-        resolve(case, number, heard.answer, reason="answer_without_ack")
+        resolve(case, number, answer, reason="answer_without_ack")
         return
     last = case.last
     acked = last is not None and last.acked

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remuda.devices.answers import resolve
+from remuda.devices.answers import answer_to, resolve, speaks_for_itself
 from remuda.devices.case import Case
 from remuda.devices.command import Attempt, Fate, Heard
 from remuda.devices.happenings import (
@@ -47,10 +47,9 @@ def acknowledged(case: Case, event: Acknowledged) -> None:
     if attempt is None or attempt.acked or attempt.acked is event.acknowledged:
         return
     _adopt(case, attempt, event.external_id)
-    answered = next((each for each in case.command.heard if each.attempt == event.attempt), None)
     if not event.acknowledged:
         # An answer was heard, so the device has it, whatever became of its acknowledgement.
-        if answered is None:
+        if not any(each.attempt == event.attempt for each in case.command.heard):
             _nacked(case, event)
         return
     case.change_attempt(
@@ -60,8 +59,9 @@ def acknowledged(case: Case, event: Acknowledged) -> None:
         ack_dedup=event.dedup,
         transmitted_at=attempt.transmitted_at or case.now,
     )
-    if answered is not None:
-        resolve(case, event.attempt, answered.answer)
+    heard = answer_to(case, event.attempt)
+    if heard is not None:
+        resolve(case, event.attempt, heard)
     else:
         _wait_for_the_other(case, event.attempt, "ack_before_txack")
 
@@ -87,16 +87,17 @@ def answered(case: Case, event: Answered) -> None:
     attempt = case.attempt(event.attempt)
     if attempt is None or attempt.fate is Fate.ANSWERED:
         return
-    if attempt.acked:
-        resolve(case, event.attempt, event.answer)
-        return
     if any(each.dedup == event.dedup for each in case.command.heard):
         return
     heard = Heard(dedup=event.dedup, at=case.now, attempt=event.attempt, answer=event.answer)
     case.change(heard=(*case.command.heard, heard))
-    if case.is_last(event.attempt) and case.status is not CommandStatus.QUEUED:
+    if attempt.acked:
+        answer = answer_to(case, event.attempt)
+        if answer is not None:
+            resolve(case, event.attempt, answer)
+    elif case.is_last(event.attempt) and case.status is not CommandStatus.QUEUED:
         _wait_for_the_other(case, event.attempt, "answer_before_ack")
-    else:
+    elif speaks_for_itself(event.answer):
         # It is about to be sent again, or has been: whether its ACK still comes does not matter.
         resolve(case, event.attempt, event.answer, reason="late_result")
 
