@@ -14,6 +14,7 @@ from remuda.rate import RateLimit
 from remuda.stores.contract import Delivery
 from remuda.stores.redis.link import Link
 from remuda.stores.redis.refusals import RefusedError
+from tests.commands.test_command_model import walk
 from tests.contract.workbench import (
     HOUR,
     acked,
@@ -43,6 +44,8 @@ OTHERS = (
     "zadd zcard zcount zrange zrangebyscore zrem zremrangebyscore zscan zscore"
 )
 KEYS = "~{chasqui:*"
+FOR_COMMANDS = "hgetall zpopmin zrevrangebylex"
+FLEETS = "~{remuda:*"
 
 
 def rights(link: Link) -> list[str]:
@@ -120,6 +123,14 @@ async def only_delayed_left(queue: Queue) -> bool:
 
 async def test_the_documented_rights_are_enough(redis_store_url: str, clerk: list[str]) -> None:
     await do_everything(as_user(redis_store_url))
+
+
+async def test_the_documented_rights_are_enough_for_commands(
+    redis_store_url: str, raw: Link, clerk: list[str]
+) -> None:
+    extra = [f"+{word}" for word in FOR_COMMANDS.split()]
+    await raw.everywhere("ACL", "SETUSER", "clerk", "resetkeys", FLEETS, *extra)
+    await asyncio.to_thread(walk, as_user(redis_store_url), seed=1, steps=200)
 
 
 async def test_other_keys_are_out_of_reach(redis_store_url: str, raw: Link, clerk: list[str]) -> None:
