@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +13,7 @@ from remuda.cli import output
 from remuda.cli.exits import run
 from remuda.cli.opening import opened_queue
 from remuda.cli.options import DURATION, TIME, AsJson, QueueName, Url, duration, instant
+from remuda.cli.reading import read_bytes
 from remuda.cli.times import parse_instant, relative
 from remuda.codec import PayloadFormat
 from remuda.durations import parse_duration
@@ -132,20 +131,11 @@ def _payload(text: str | None, file: str | None) -> Any:
     if text is None and file is None:
         return None
     source = "--payload" if file is None else file
-    raw = text.encode() if text not in (None, "-") and text is not None else _read(file or "-")
+    raw = text.encode() if text not in (None, "-") and text is not None else read_bytes(file or "-")
     try:
         return msgspec.json.decode(raw)
     except msgspec.DecodeError as error:
         raise typer.BadParameter(f"the payload is not JSON: {error}", param_hint=source) from None
-
-
-def _read(file: str) -> bytes:
-    if file == "-":
-        return sys.stdin.buffer.read()
-    try:
-        return Path(file).read_bytes()
-    except OSError as error:
-        raise typer.BadParameter(f"cannot read {file}: {error.strerror}") from None
 
 
 async def _add_one(
@@ -216,7 +206,7 @@ async def _add_lines(
     as_json: bool,
 ) -> None:
     """All lines are checked before the first is added, so that a mistake in the last one adds nothing."""
-    lines = _read(file).splitlines()
+    lines = read_bytes(file).splitlines()
     async with opened_queue(queue_name, url, create=True, payload_format=payload_format) as queue:
         jobs = _checked(queue, lines, default_name, file)
         with output.progress("adding", len(jobs)) as advance:

@@ -21,8 +21,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from remuda.devices.networks.chirpstack import is_loopback
 from remuda.devices.networks.chirpstack_events import MAX_BYTES, InvalidSignalError, parse_event
+from remuda.devices.networks.loopback import is_loopback
 from remuda.devices.networks.signals import Signal
 from remuda.errors import ConfigurationError, StoreError, StoreUnavailableError
 

@@ -16,6 +16,7 @@ from remuda.cli import output
 from remuda.cli.devices.fleets import Config, FleetName, Where, opened_fleet
 from remuda.cli.exits import ExitCode, fail, run
 from remuda.cli.options import DURATION, AsJson, Url, duration
+from remuda.cli.reading import read_bytes
 from remuda.cli.times import span
 from remuda.devices.command import CommandType, Outcome, Phase, Protocol
 from remuda.errors import ConfigurationError
@@ -224,16 +225,6 @@ def _decoded(text: str) -> Any:
         return msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         raise typer.BadParameter(f"the data is not JSON: {error}", param_hint="--data") from None
-
-
-def read_bytes(file: str) -> bytes:
-    """A file, or standard input for `-`."""
-    if file == "-":
-        return sys.stdin.buffer.read()
-    try:
-        return Path(file).read_bytes()
-    except OSError as error:
-        raise typer.BadParameter(f"cannot read {file}: {error.strerror}") from None
 
 
 # -- one

@@ -11,7 +11,6 @@ import ssl
 from abc import abstractmethod
 from datetime import timedelta
 from functools import cache
-from ipaddress import ip_address
 from typing import Any, NamedTuple
 
 import httpx
@@ -20,6 +19,7 @@ import msgspec
 from remuda.clock import Clock, SystemClock
 from remuda.devices.networks.calin_words import clean, refusal
 from remuda.devices.networks.contract import Network, NetworkError, Order, SendError, TaskResult
+from remuda.devices.networks.loopback import is_loopback
 from remuda.errors import ConfigurationError, RemudaError
 
 LONGEST_ANSWER = 1 << 20
@@ -72,16 +72,6 @@ def check_base_url(base_url: str, *, allow_plain_http: bool) -> str:
             "use https://, or say allow_plain_http=True"
         )
     return str(url).rstrip("/")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine for certain."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 @cache

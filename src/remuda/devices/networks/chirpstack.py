@@ -6,7 +6,6 @@ What ChirpStack tells in return comes by its HTTP integration; see `chirpstack_e
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -28,6 +27,7 @@ from remuda.devices.networks.contract import (
     SendError,
     Withdrawal,
 )
+from remuda.devices.networks.loopback import is_loopback
 from remuda.errors import ConfigurationError, RemudaError
 from remuda.lifecycle import EndReason
 
@@ -91,15 +91,6 @@ def _says_unknown_device(text: str) -> bool:
     if _UNKNOWN_DEVICE_KEY in text:
         return True
     return "does not exist" in text and _MISSING_SCHEMA.search(text) is None
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host name or address is this machine's own: 127.0.0.0/8, ::1 or localhost."""
-    name = host.strip("[]").lower()
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return name == "localhost"
 
 
 def endpoint(address: str, tls: bool | None) -> tuple[str, bool]:
