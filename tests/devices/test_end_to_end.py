@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import importlib.util
 import itertools
 import os
 import random
@@ -143,7 +144,7 @@ class World:
     def listen_to(self, ingress: str) -> None:
         """From now on tell this ingress, too."""
         url, headers = f"{ingress}/chirpstack", {"X-Remuda-Secret": SECRET}
-        self.senders.append(WebhookSender(url, self.weather, headers=headers))
+        self.senders.append(WebhookSender(url, self.weather, headers=headers, concurrency=8))
 
     async def forget(self, number: int) -> None:
         """Tell this ingress no more. What was on its way to it is lost."""
@@ -367,6 +368,13 @@ def ended(stats: CommandStats) -> int:
     return sum(count for status, count in stats.by_status.items() if status in ENDED_STATUSES)
 
 
+@pytest.fixture
+def no_sniffio(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is not installed, httpcore looks for it on the disk several times for every request."""
+    if importlib.util.find_spec("sniffio") is None:
+        monkeypatch.setitem(sys.modules, "sniffio", None)
+
+
 @pytest.fixture(params=[("valkey", 1000), ("postgres", 200)], ids=lambda each: f"{each[0]}-{each[1] * 5}")
 def store_and_meters(request: pytest.FixtureRequest) -> tuple[str, int]:
     store, meters = request.param
@@ -374,7 +382,7 @@ def store_and_meters(request: pytest.FixtureRequest) -> tuple[str, int]:
 
 
 async def test_every_record_is_true_after_losses_failures_and_a_killed_replica(
-    store_and_meters: tuple[str, int], tmp_path: Path
+    store_and_meters: tuple[str, int], tmp_path: Path, no_sniffio: None
 ) -> None:
     faulthandler.cancel_dump_traceback_later()  # longer than other tests may take
     faulthandler.dump_traceback_later(3 * LONGEST_S, exit=True)
