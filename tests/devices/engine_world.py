@@ -14,7 +14,16 @@ import msgspec
 
 from remuda.clock import Clock
 from remuda.devices.airtime import DutyCycle
-from remuda.devices.command import Command, CommandType, Device, Family, Gateway, Outcome, Protocol
+from remuda.devices.command import (
+    Command,
+    CommandType,
+    Device,
+    Expectation,
+    Family,
+    Gateway,
+    Outcome,
+    Protocol,
+)
 from remuda.devices.engine import Engine
 from remuda.devices.fleet import Fleet
 from remuda.devices.networks.contract import Network, Order
@@ -39,6 +48,8 @@ T = TypeVar("T")
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 CREDIT = CommandType.READ_CREDIT
+PULLS = (Protocol.API_V1, Protocol.API_V2)
+BY_READ = Expectation(read=CREDIT, rises_by=50.0)
 
 _cause: ContextVar[Order | None] = ContextVar("cause", default=None)
 
