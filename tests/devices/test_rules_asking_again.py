@@ -31,11 +31,18 @@ def test_an_item_of_a_late_accept_is_asked_back_although_it_was_looked_for() -> 
 
 def test_a_withdrawal_that_the_network_server_did_not_answer_is_asked_for_again() -> None:
     story = push(CommandType.TURN_OFF).accepted().then(CancelAsked()).wait_till_due()
-    story.then(Withdrawn(attempt=1, certain=False, details="UNAVAILABLE: no answer")).wait_till_due()
-    story.then(QueueSeen(present=frozenset({"item-1"}), attempt=1))  # it is still there, untransmitted
-    assert story.due_in is not None
-    assert story.due_in <= story.timings.look_again
+    assert story.effects == (Withdraw(attempt=1),)
+    story.then(NotLearnt(code="UNAVAILABLE"))
+    assert story.due_in == story.timings.look_again
     assert story.wait_till_due().effects == (Withdraw(attempt=1),)
+
+
+def test_an_item_that_cannot_be_given_back_is_not_asked_for_again_and_again() -> None:
+    story = push(CommandType.TURN_OFF).accepted().then(CancelAsked()).wait_till_due()
+    story.then(Withdrawn(attempt=1, certain=False, details="it waits for its ack")).wait_till_due()
+    assert story.effects == (Look(),)
+    story.then(QueueSeen(present=frozenset({"item-1"}), attempt=1))
+    assert story.due_in == story.timings.gateway
 
 
 def test_a_discard_of_an_item_that_nobody_knows_is_no_proof_about_a_lost_call() -> None:

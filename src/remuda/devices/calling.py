@@ -164,8 +164,6 @@ def _lost(effect: Effect, code: str, details: str) -> Happening:
         return CallFailed(attempt=effect.attempt, code=code, details=details)
     if isinstance(effect, Poll):
         return Polled(attempt=effect.attempt, problem=f"{code}: {details}")
-    if isinstance(effect, Withdraw):
-        return Withdrawn(attempt=effect.attempt, certain=False, details=f"{code}: {details}")
     return NotLearnt(code=code)
 
 

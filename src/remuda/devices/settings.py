@@ -76,7 +76,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     airtime: bool = False
     duty: float = 0.1
-    burst: timedelta = timedelta(seconds=10)
+    burst: timedelta = timedelta(seconds=1)
     lanes_by_gateway: bool = False
     max_calls: int = 256
     gateways_every: timedelta | None = timedelta(seconds=30)
@@ -210,7 +210,7 @@ def _engine(table: Table) -> EngineSettings:
     made = EngineSettings(
         airtime=airtime,
         duty=table.take("duty", 0.1, read_share),
-        burst=table.take("burst", timedelta(seconds=10), read_duration),
+        burst=table.take("burst", timedelta(seconds=1), read_duration),
         lanes_by_gateway=table.take("lanes_by_gateway", airtime, read_bool),
         max_calls=table.take("max_calls", 256, read_count),
         gateways_every=table.take("gateways_every", timedelta(seconds=30), read_duration_or_never),

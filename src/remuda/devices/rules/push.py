@@ -132,11 +132,7 @@ def queue_seen(case: Case, event: QueueSeen) -> None:
     if last is None or event.attempt not in (None, last.number):
         return
     if case.status is CommandStatus.DELIVERED_TO_NS:
-        if last.external_id in event.present and case.command.stop is not None:
-            # It was to be given back, and was not: that is asked for again.
-            case.change_attempt(last.number, looked=False)
-            case.change(due_at=case.now + case.timings.look_again)
-        elif last.external_id in event.present:
+        if last.external_id in event.present:
             case.change(due_at=case.now + case.timings.gateway)
         elif case.command.due_at is not None and case.command.due_at <= case.now:
             case.change_attempt(last.number, closed=True)
