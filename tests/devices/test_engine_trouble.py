@@ -11,6 +11,7 @@ import pytest
 
 from remuda.clock import Clock
 from remuda.devices.command import (
+    Command,
     CommandType,
     Device,
     Expectation,
@@ -19,8 +20,10 @@ from remuda.devices.command import (
 )
 from remuda.devices.engine import Engine
 from remuda.devices.fleet import Fleet
+from remuda.devices.happenings import Accepted, Happening
 from remuda.devices.networks.contract import Network, Order, QueueItem
 from remuda.devices.networks.signals import Ack, TxAck, Uplink
+from remuda.devices.rules import Decision, decide
 from remuda.devices.sending import NewCommand
 from remuda.devices.simulator.meter import Meter
 from remuda.devices.simulator.radio import Call, Fault, Weather
@@ -317,3 +320,25 @@ def test_nothing_is_lost_while_the_store_is_away(
     in_engine_world(story, meters=8, gateways=4, timings=Timings(lock=timedelta(seconds=0.2)))
     assert [each for each in caplog.records if each.levelname == "ERROR"] == []
     assert any("until the store is back" in each.message for each in caplog.records)
+
+
+def test_a_rule_that_fails_stops_one_command_and_not_the_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def decide_badly(command: Command, happening: Happening, **options: Any) -> Decision:
+        if command.type is CommandType.SET_DATE and isinstance(happening, Accepted):
+            raise ZeroDivisionError("a rule that cannot be right")
+        return decide(command, happening, **options)
+
+    monkeypatch.setattr("remuda.devices.ledger.decide", decide_badly)
+
+    async def story(world: EngineWorld) -> None:
+        struck = await world.send(CommandType.SET_DATE)
+        others = [await world.send(CREDIT, meter) for meter in world.meters[1:]]
+        ends = await world.all_end(others)
+        assert {each.outcome for each in ends} == {Outcome.EXECUTED}
+        command = await world.get(struck)
+        assert not command.has_ended
+
+    in_engine_world(story, meters=4)
+    assert "a rule that cannot be right" in caplog.text

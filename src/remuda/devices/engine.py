@@ -152,7 +152,8 @@ class Engine:
         self._tasks = []
         with contextlib.suppress(StoreError):
             # What is not written now is found by another engine, or by the next run, at its deadline.
-            await self._settle_told()
+            while self._told:
+                await self._settle_told()
         for network in self.networks.values():
             await network.close()
 

@@ -66,7 +66,11 @@ class Page:
         """Let something happen to a command; it is written with the page."""
         command, ledger = self.commands[command_id], self._ledger
         now = ledger.store.now()
-        decision = decide(command, happening, now=now, timings=ledger.timings, rng=ledger.rng)
+        try:
+            decision = decide(command, happening, now=now, timings=ledger.timings, rng=ledger.rng)
+        except Exception:  # noqa: BLE001  # a mistake in a rule stops one command, not all that share its batch
+            _log.exception("no rule could be applied to command %s: %r", command_id, type(happening).__name__)
+            return
         if decision.command is not command:
             self._moves.setdefault(command_id, []).extend(decision.moves)
             self.commands[command_id] = decision.command
