@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.redis_servers import RedisCluster, RedisServer, ValkeyServer, named_server, named_servers
 from tests.servers import MariaDBServer, PostgresServer, Server, ServerUnavailableError
@@ -22,6 +23,12 @@ SQL_STORES = ["sqlite", "postgres", "mariadb"]
 OTHERS = {*named_servers(), *(label for label in REQUIRED if re.fullmatch(r"(redis|valkey)\d+", label))}
 OTHERS -= {"redis7"}  # is tested in any case
 REDIS_STORES = ["valkey", "redis7", *sorted(OTHERS), "cluster"]
+
+# The same examples in every run, however busy the machine is: a time limit would tell of its neighbours.
+settings.register_profile(
+    "repeatable", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("repeatable")
 
 
 def pytest_report_header() -> list[str]:

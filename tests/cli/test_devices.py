@@ -432,11 +432,11 @@ def test_what_came_between_two_states_has_a_line_of_its_own(devices: Devices) ->
     devices.happen(sent, Dispatched(), Accepted(attempt=1, external_id="item-1"), Transmitted(attempt=1))
     command, trail = devices.do(_with_story(sent))
     early, late = (story(replace(command, attempts=(_acked(command, by),)), trail) for by in (-1, 1))
-    assert [each.words for each in late][-2:] == ["transmitted by the gateway", "acknowledged by the device"]
-    assert late[-1].status is None
-    # At the same millisecond it is told with the state change.
+    # What is of one millisecond is told together: so may the accept be, on a quick machine.
+    assert late[-2].words.endswith("transmitted by the gateway")
+    assert (late[-1].words, late[-1].status) == ("acknowledged by the device", None)
     same = story(replace(command, attempts=(_acked(command, 0),)), trail)
-    assert same[-1].words == "transmitted by the gateway; acknowledged by the device"
+    assert same[-1].words.endswith("transmitted by the gateway; acknowledged by the device")
     assert [each.at for each in early] == sorted(each.at for each in early)
 
 
