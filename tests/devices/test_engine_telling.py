@@ -17,7 +17,10 @@ from starlette.routing import Route
 
 from remuda import Exponential, Queue
 from remuda.clock import SystemClock
+from remuda.devices.codecs.contract import Report
+from remuda.devices.codecs.dlt645 import Dlt645
 from remuda.devices.command import (
+    Answer,
     Command,
     CommandType,
     Device,
@@ -87,6 +90,54 @@ def test_a_subscriber_that_fails_keeps_nobody_else_from_being_told(caplog: pytes
 
     in_engine_world(story, meters=3)
     assert "a subscriber failed 5 times" in caplog.text
+
+
+class Careless(BatchSubscriber):
+    """Fails whenever it is told something."""
+
+    async def told(self, commands: list[Command]) -> None:
+        raise RuntimeError("not a word about commands")
+
+    async def reported(self, report: DeviceReport) -> None:
+        raise RuntimeError("not a word about reports")
+
+
+def test_a_subscriber_of_batches_that_fails_holds_up_neither_ends_nor_signals() -> None:
+    async def story(world: EngineWorld) -> None:
+        audience = Audience()
+        world.engines[0].subscribe(Careless())
+        world.engines[0].subscribe(audience)
+        world.core.report(world.meters[0])
+        sent = [await world.send(CREDIT, meter) for meter in world.meters]
+        await world.all_end(sent)
+        assert (set(audience.commands), len(audience.reports)) == (set(sent), 1)
+        stats = await world.fleet.stats()
+        assert (stats.signals, stats.unpublished) == (0, 0)
+
+    in_engine_world(story, meters=3)
+
+
+def test_a_codec_that_fails_on_an_uplink_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    read = Dlt645.decode
+
+    def decode(self: Dlt645, data: bytes, f_port: int) -> Answer | Report | None:
+        heard = read(self, data, f_port)
+        if isinstance(heard, Report):
+            raise ZeroDivisionError("a plug-in's own bug")
+        return heard
+
+    monkeypatch.setattr(Dlt645, "decode", decode)
+
+    async def story(world: EngineWorld) -> None:
+        world.core.report(world.meters[0])
+        sent = [await world.send(CREDIT, meter) for meter in world.meters]
+        await world.all_end(sent)
+        assert (await world.fleet.stats()).signals == 0
+
+    in_engine_world(story, meters=2)
+    assert "a plug-in's own bug" in caplog.text
 
 
 def test_a_subscriber_whose_store_is_away_is_told_again() -> None:

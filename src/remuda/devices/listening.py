@@ -10,7 +10,7 @@ import msgspec
 
 from remuda.devices.codecs import Codecs
 from remuda.devices.codecs.contract import Report, UnsupportedCommandError
-from remuda.devices.command import Command
+from remuda.devices.command import Answer, Command
 from remuda.devices.correlate import Routed, Verdict, decode, names_attempt, route
 from remuda.devices.ledger import Ledger, Upshot
 from remuda.devices.networks import signals
@@ -108,7 +108,7 @@ class Listener:
         for stored, signal in waiting:
             ids = [each.id for each in hearers.get(signal.device, ())]
             commands = [page.commands[each] for each in ids if not page.commands[each].has_ended]
-            heard = decode(signal, self._codecs.get(self._type_of(commands)))
+            heard = self._decoded(signal, commands)
             where = route(signal, commands, heard, taken)
             if isinstance(where, Routed):
                 page.apply(where.command.id, where.happening)
@@ -157,7 +157,7 @@ class Listener:
             if names.get(stored.id) in over or now - stored.received_at > self._ledger.timings.unmatched:
                 done.append(stored.id)
             else:
-                later.append((stored.id, now + min(_FIRST_WAIT * 2**stored.looks, _LONGEST_WAIT)))
+                later.append((stored.id, now + min(_FIRST_WAIT * 2 ** min(stored.looks, 10), _LONGEST_WAIT)))
         return done, later
 
     async def _ended(self, external_ids: set[str]) -> set[str]:
@@ -167,6 +167,13 @@ class Listener:
         owners = await self._ledger.store.find(list(external_ids))
         commands = await self._ledger.load(list(set(owners.values())))
         return {name for name, owner in owners.items() if owner in commands and commands[owner].has_ended}
+
+    def _decoded(self, signal: signals.Signal, commands: Sequence[Command]) -> Answer | Report | None:
+        try:
+            return decode(signal, self._codecs.get(self._type_of(commands)))
+        except Exception:  # noqa: BLE001  # a codec is a plug-in: one uplink must not hold up the inbox
+            _log.exception("a codec failed on an uplink of %s, which is dropped", signal.device)
+            return None
 
     def _type_of(self, commands: Sequence[Command]) -> str:
         kind = commands[-1].device.type if commands else self._default_type

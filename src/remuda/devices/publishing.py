@@ -11,6 +11,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeAlias
 
 from remuda.devices.command import Command
@@ -63,14 +64,14 @@ class Publisher:
             return 0
         commands = opened_all(stored)
         for subscriber in self._subscribers:
-            await subscriber.told(commands)
+            await _several_times(partial(subscriber.told, commands))
         await self._store.mark_published([each.id for each in stored])
         return len(stored)
 
     async def report(self, report: DeviceReport) -> None:
         """Something that a device told by itself."""
         for subscriber in self._subscribers:
-            await subscriber.reported(report)
+            await _several_times(partial(subscriber.reported, report))
 
 
 class _OneByOne(BatchSubscriber):
@@ -81,20 +82,25 @@ class _OneByOne(BatchSubscriber):
 
     async def told(self, commands: list[Command]) -> None:
         for command in commands:
-            await self._tell(command)
+            await _several_times(partial(self._tell, command))
 
     async def reported(self, report: DeviceReport) -> None:
         """A plain callback is for commands."""
 
     async def _tell(self, command: Command) -> None:
-        for tries in range(1, _TRIES + 1):
-            try:
-                answer: Any = self._callback(command)
-                if inspect.isawaitable(answer):
-                    await answer
-                return
-            except StoreError:
-                raise
-            except Exception:  # noqa: BLE001  # a subscriber's error must not keep others from being told
-                if tries == _TRIES:
-                    _log.exception("a subscriber failed %d times on command %s", _TRIES, command.id)
+        answer: Any = self._callback(command)
+        if inspect.isawaitable(answer):
+            await answer
+
+
+async def _several_times(tell: Callable[[], Awaitable[None]]) -> None:
+    """Tell a subscriber; one that fails is told again at once, a few times, then passed over."""
+    for tries in range(1, _TRIES + 1):
+        try:
+            return await tell()
+        except StoreError:
+            raise  # later, all of them
+        except Exception:  # noqa: BLE001  # a subscriber's error must not keep others from being told
+            if tries == _TRIES:
+                _log.exception("a subscriber failed %d times, and is passed over", _TRIES)
+    return None
