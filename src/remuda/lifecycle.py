@@ -147,7 +147,7 @@ class EndReason(StrEnum):
 END_REASON_MEANINGS: Mapping[EndReason, str] = MappingProxyType(
     {
         EndReason.RETRIES_EXHAUSTED: "every attempt failed, and no further one is allowed",
-        EndReason.MAX_AGE: "pull: the network server had no result within the longest age",
+        EndReason.MAX_AGE: "its network server had no result, or held it, for longer than the longest age",
         EndReason.EXPIRED: "its time was over before it could be sent, or sent again",
         EndReason.CANCELLED: "cancelled by an operator or a program",
         EndReason.SUPERSEDED: "a newer command for the device made it redundant while it waited",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from remuda.devices.command import CommandType, Fate
+from datetime import timedelta
+
+from remuda.devices.command import CommandType, Fate, Outcome
 from remuda.devices.correlate import Verdict, route
 from remuda.devices.happenings import (
     Accepted,
@@ -16,7 +18,7 @@ from remuda.devices.happenings import (
     Withdrawn,
 )
 from remuda.devices.networks import signals
-from remuda.lifecycle import CommandStatus
+from remuda.lifecycle import CommandStatus, EndReason
 from tests.devices.rules_workbench import METER, SECOND, START, push
 
 
@@ -43,6 +45,20 @@ def test_an_item_that_cannot_be_given_back_is_not_asked_for_again_and_again() ->
     assert story.effects == (Look(),)
     story.then(QueueSeen(present=frozenset({"item-1"}), attempt=1))
     assert story.due_in == story.timings.gateway
+
+
+def test_an_item_that_the_network_server_holds_for_ever_is_given_up_in_the_end() -> None:
+    story = push(CommandType.TURN_OFF).accepted()
+    held = QueueSeen(present=frozenset({"item-1"}), attempt=1)
+    began = story.now
+    while story.command.stop is None:
+        assert story.wait_till_due().effects == (Look(),)
+        story.then(held)
+    assert timedelta(days=7) <= story.now - began < timedelta(days=7, hours=1)
+    assert story.wait_till_due().effects == (Withdraw(attempt=1),)
+    story.then(Withdrawn(attempt=1, certain=False)).wait_till_due().then(held)
+    assert (story.status, story.command.reason) == (CommandStatus.DELIVERY_FAILED, EndReason.MAX_AGE)
+    assert story.command.outcome is Outcome.UNKNOWN
 
 
 def test_a_discard_of_an_item_that_nobody_knows_is_no_proof_about_a_lost_call() -> None:

@@ -26,6 +26,7 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
 
     accept       the network server accepts a command, or it is retried
     gateway      push: the gateway transmits it; extended while the network server still holds it
+    held_for     push: … but not for ever: a device that never listens is given up after this
     device       push: the device answers after the tx-ack
     correlation  push: an ACK and its uplink come within this of each other
     max_age      pull: no result within this is a permanent failure
@@ -46,6 +47,7 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
 
     accept: timedelta = timedelta(seconds=20)
     gateway: timedelta = timedelta(minutes=15)
+    held_for: timedelta = timedelta(days=7)
     device: timedelta = timedelta(seconds=12)
     correlation: timedelta = timedelta(seconds=10)
     max_age: timedelta = timedelta(hours=48)

@@ -17,7 +17,7 @@ from remuda.devices.happenings import (
 )
 from remuda.devices.rules.deadlines import is_to_be_looked_for, release
 from remuda.devices.rules.handing_over import accepted
-from remuda.lifecycle import IN_FLIGHT_STATUSES, CommandStatus
+from remuda.lifecycle import IN_FLIGHT_STATUSES, CommandStatus, EndReason
 
 _IN_DOUBT = (Fate.OPEN, Fate.UNKNOWN)
 _BEFORE_THE_DEVICE = (CommandStatus.SENT_TO_NS, CommandStatus.DELIVERED_TO_NS, CommandStatus.TO_RETRY)
@@ -133,7 +133,7 @@ def queue_seen(case: Case, event: QueueSeen) -> None:
         return
     if case.status is CommandStatus.DELIVERED_TO_NS:
         if last.external_id in event.present:
-            case.change(due_at=case.now + case.timings.gateway)
+            _still_held(case, last)
         elif case.command.due_at is not None and case.command.due_at <= case.now:
             case.change_attempt(last.number, closed=True)
             case.retry_or_fail("gateway_timeout")
@@ -143,6 +143,16 @@ def queue_seen(case: Case, event: QueueSeen) -> None:
             return
         case.change_attempt(last.number, looked=True)
         release(case)
+
+
+def _still_held(case: Case, last: Attempt) -> None:
+    """The network server still holds it: that may take its time, but a terminal status is never withheld."""
+    if case.now - case.command.started_at <= case.timings.held_for:
+        case.change(due_at=case.now + case.timings.gateway)
+    elif not last.looked:
+        case.change(stop=case.command.stop or EndReason.MAX_AGE, due_at=case.now)  # it is asked back first
+    else:
+        case.fail(case.command.stop or EndReason.MAX_AGE)
 
 
 def not_learnt(case: Case, _: NotLearnt) -> None:
