@@ -51,6 +51,7 @@ QUICK = Timings(
     sweep=timedelta(milliseconds=500),
     reap=timedelta(milliseconds=250),
     call=timedelta(seconds=8),
+    look_again=timedelta(seconds=2),
     late_result=timedelta(seconds=10),
     retry=Exponential(
         initial=timedelta(milliseconds=300), cap=timedelta(seconds=5), jitter=0.5, max_attempts=12

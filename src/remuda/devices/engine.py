@@ -39,7 +39,6 @@ _CLAIMED_AT_ONCE = 200
 _SETTLED_AT_ONCE = 500
 _REAPED = (Home.TO_NS, Home.TO_GATEWAY, Home.TO_DEVICE, Home.RETRY)
 _POLLED = (Home.TASK_V1, Home.TASK_V2)
-_HOLD = timedelta(seconds=60)
 _IN_USE = 0.97  # of a duty cycle: exactly at the share, an hour holds one frame too many
 _PRUNE_EVERY = timedelta(minutes=5)
 _PRUNED_AT_ONCE = 1_000
@@ -247,7 +246,8 @@ class Engine:
 
     async def _look_at_due(self, homes: Sequence[Home]) -> None:
         while True:
-            due = await self._store.due(homes, limit=_DUE_AT_ONCE, hold=_HOLD)
+            # What it asks of a network server has an answer, or none, by then.
+            due = await self._store.due(homes, limit=_DUE_AT_ONCE, hold=self._timings.call)
             known = {each.id: each for each in opened_all(due)}
             upshots = await self._ledger.happen({each: [TimePassed()] for each in known}, known)
             self._carry_out(upshots)
