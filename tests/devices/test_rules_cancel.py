@@ -24,6 +24,7 @@ from remuda.devices.happenings import (
     Withdraw,
     Withdrawn,
 )
+from remuda.devices.placing import place
 from remuda.devices.sending import NewCommand
 from remuda.lifecycle import CommandStatus, EndReason
 from remuda.stores.commands import Home
@@ -77,7 +78,7 @@ def test_one_that_certainly_never_left_was_not_executed(stop: Happening, reason:
 def test_what_superseded_it_is_named_and_its_key_is_free() -> None:
     story = push(CommandType.TURN_ON, key="a key").then(Superseded(by="02"))
     assert story.command.failures[0].details == "by 02"
-    assert story.command.key is None
+    assert place(story.command).key is None
 
 
 # -- while its call runs
@@ -195,7 +196,7 @@ def test_what_is_in_the_air_gets_its_answer_but_no_second_attempt(stop: Happenin
 
 def test_the_first_who_stops_it_is_the_one_who_is_named() -> None:
     story = push(key="a key").transmitted().then(CancelAsked(), Superseded(by="02"))
-    assert (story.command.stop, story.command.key) == (EndReason.CANCELLED, None)
+    assert (story.command.stop, place(story.command).key) == (EndReason.CANCELLED, None)
 
 
 def test_what_has_ended_stays_as_it_is() -> None:

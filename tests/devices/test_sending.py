@@ -281,11 +281,8 @@ async def test_an_off_on_its_way_gets_no_second_attempt(fleet: Fleet) -> None:
     on = await fleet.send(new(CommandType.TURN_ON))
     assert on.superseded == (off.id,)
     going = await known(fleet, off.id)
-    assert (going.status, going.stop, going.key) == (
-        CommandStatus.SENT_TO_DEVICE,
-        EndReason.SUPERSEDED,
-        None,
-    )
+    assert (going.status, going.stop) == (CommandStatus.SENT_TO_DEVICE, EndReason.SUPERSEDED)
+    assert await fleet.successor(going) == on.id
 
 
 async def test_a_newer_setting_replaces_the_older_of_its_kind(fleet: Fleet) -> None:
@@ -376,3 +373,31 @@ async def test_a_replay_is_told_whether_it_was_made(fleet: Fleet) -> None:
     assert await fleet.replay(sent.id)
     command = await known(fleet, sent.id)
     assert (command.status, command.replays) == (CommandStatus.QUEUED, 1)
+
+
+async def test_a_replayed_switch_stands_for_its_kind_again(fleet: Fleet) -> None:
+    off = await fleet.send(NewCommand(type=CommandType.TURN_OFF, device=METER))
+    await fleet.cancel(off.id)
+    assert await fleet.replay(off.id)
+    on = await fleet.send(NewCommand(type=CommandType.TURN_ON, device=METER))
+    assert on.superseded == (off.id,)
+
+
+async def test_a_switch_is_not_replayed_over_a_newer_one(fleet: Fleet) -> None:
+    off = await fleet.send(NewCommand(type=CommandType.TURN_OFF, device=METER))
+    on = await fleet.send(NewCommand(type=CommandType.TURN_ON, device=METER))
+    assert not await fleet.replay(off.id)
+    superseded = await fleet.get(off.id)
+    assert superseded is not None
+    assert await fleet.successor(superseded) == on.id
+    await fleet.cancel(on.id)
+    assert await fleet.replay(off.id)
+
+
+async def test_a_read_is_replayed_beside_a_newer_one(fleet: Fleet) -> None:
+    old = await fleet.send(NewCommand(type=CommandType.READ_CREDIT, device=METER))
+    await fleet.cancel(old.id)
+    new = await fleet.send(NewCommand(type=CommandType.READ_CREDIT, device=METER))
+    assert await fleet.replay(old.id)
+    joined = await fleet.send(NewCommand(type=CommandType.READ_CREDIT, device=METER))
+    assert (joined.id, joined.is_new) == (new.id, False)

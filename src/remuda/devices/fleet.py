@@ -190,11 +190,25 @@ class Fleet:
         """Begin a failed command anew, with a fresh budget; False when it did not fail, or must not.
 
         A token that may have been applied is not sent again unless a read can tell, or the caller has made
-        sure (`not_applied`).
+        sure (`not_applied`). A switch, a setting or a token is not replayed while another one stands in its
+        place (`successor`): the newer one would be undone.
         """
-        happening = ReplayAsked(not_applied=not_applied, expires_at=expires_at)
+        command = await self.get(command_id)
+        if command is None:
+            return False
+        newer = await self.successor(command)
+        if newer is not None and (merge_of(command.type) is Merge.SUPERSEDE or command.is_single_use):
+            return False
+        happening = ReplayAsked(not_applied=not_applied, expires_at=expires_at, with_key=newer is None)
         upshots = await self.ledger.happen({command_id: [happening]})
         return any(each.command.status is CommandStatus.QUEUED for each in upshots)
+
+    async def successor(self, command: Command) -> str | None:
+        """The id of another command of the same key that has not ended, if there is one."""
+        if command.key is None:
+            return None
+        owner = (await self.store.owners([command.key])).get(command.key)
+        return None if owner is None or owner.id == command.id else owner.id
 
     async def hold_lane(self, lane: str, *, until: datetime | None = None, why: str = "held") -> None:
         """Send nothing from a lane until a moment, or until it is released."""

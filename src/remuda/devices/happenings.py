@@ -138,9 +138,13 @@ class JoinedBy(_Value, frozen=True, kw_only=True):
 
 
 class ReplayAsked(_Value, frozen=True, kw_only=True):
-    """Begin anew. `not_applied`: somebody has made sure that no earlier attempt had an effect."""
+    """Begin anew. `not_applied`: somebody has made sure that no earlier attempt had an effect.
+
+    `with_key`: it stands for its kind again, so that others join or supersede it.
+    """
 
     not_applied: bool = False
+    with_key: bool = True
     expires_at: datetime | None = None
 
 

@@ -51,7 +51,7 @@ def place(command: Command) -> Placing:
         device=command.device.key,
         due_at=command.due_at,
         turn=_turn(command),
-        key=None if command.has_ended else command.key,
+        key=None if command.has_ended or command.stop is not None else command.key,
         uses_slot=not command.is_push and status in IN_FLIGHT_STATUSES,
         hears=command.device.key if hears else None,
         expires_at=command.expires_at if waits else None,

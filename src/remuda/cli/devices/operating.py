@@ -161,7 +161,7 @@ async def _replay(
             if await fleet.replay(each, not_applied=not_applied, expires_at=until):
                 replayed.append(each)
             else:
-                refused[each] = why_not(command)
+                refused[each] = why_not(command, await fleet.successor(command))
     if as_json:
         output.emit({"replayed": replayed, "refused": refused, "missing": missing})
     else:
@@ -174,12 +174,14 @@ async def _replay(
         raise typer.Exit(ExitCode.ERROR)
 
 
-def why_not(command: Command) -> str:
+def why_not(command: Command, successor: str | None = None) -> str:
     """Why a command cannot be replayed."""
     if command.status is CommandStatus.DELIVERY_SUCCESSFUL:
         return "it was delivered; send a new one"
     if command.status is not CommandStatus.DELIVERY_FAILED:
         return f"it has not ended, and stands at {command.status}"
+    if successor is not None:
+        return f"{successor} stands in its place, and would be undone by it; cancel that one first"
     return (
         "its token may have been applied, and no read can tell; look at the device, "
         "and say --not-applied if it was not"

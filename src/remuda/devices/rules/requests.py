@@ -21,7 +21,6 @@ def cancel_asked(case: Case, _: CancelAsked) -> None:
 
 
 def superseded(case: Case, event: Superseded) -> None:
-    case.change(key=None)
     _stop(case, EndReason.SUPERSEDED, details=f"by {event.by}")
 
 
@@ -93,7 +92,7 @@ def replay_asked(case: Case, event: ReplayAsked) -> None:
         reason=None,
         outcome=None,
         stop=None,
-        key=None,
+        key=case.command.key if event.with_key else None,
         baseline=None,
         started_at=case.now,
         expires_at=event.expires_at,
