@@ -342,3 +342,18 @@ def test_a_rule_that_fails_stops_one_command_and_not_the_others(
 
     in_engine_world(story, meters=4)
     assert "a rule that cannot be right" in caplog.text
+
+
+def test_a_signal_that_waits_for_weeks_does_not_stop_the_inbox(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(world: EngineWorld) -> None:
+        stranger = TxAck(
+            id="s", device=f"LORAWAN:{world.meters[0].dev_eui}", at=world.clock.now(), external_id="nobody's"
+        )
+        await world.engines[0].keep([stranger])
+        await world.wait(3 * 3600)
+        sent = await world.send(CREDIT)
+        await world.all_end([sent])
+        assert (await world.fleet.stats()).signals == 1
+
+    in_engine_world(story, timings=Timings(unmatched=timedelta(days=30)))
+    assert "failed to listen" not in caplog.text

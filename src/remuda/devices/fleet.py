@@ -247,7 +247,7 @@ class _Merging:
             self.others.apply(owner.id, Superseded(by=command.id))
             sent = self._add(command)
             return Sent(id=sent.id, superseded=(owner.id,))
-        if owner.is_single_use or (owner.status in _WAITING and owner.stop is None):
+        if owner.is_single_use or owner.status in _WAITING:
             self.others.apply(owner.id, _joining(command))
             return Sent(id=owner.id, is_new=False)
         self.others.apply(owner.id, KeyGivenUp())
