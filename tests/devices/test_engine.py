@@ -226,7 +226,7 @@ def test_a_device_has_one_downlink_at_a_time() -> None:
     in_engine_world(story, timings=Timings(lock=timedelta(0)), engines=2)
 
 
-# At the gateway's own share: it reckons in whole frames of the hour that ends now, so a little is left in reserve.
+# At the gateway's own share: it reckons in whole frames of the last hour, so a little is left in reserve.
 @pytest.mark.parametrize("airtime", [None, DutyCycle(share=0.01)])
 def test_shared_out_air_time_keeps_to_the_duty_cycle_where_a_fixed_lock_does_not(
     airtime: DutyCycle | None,
