@@ -22,6 +22,7 @@ from remuda.publishing import encode_jobs, moment_to_run
 from remuda.rate import RateLimit, RateLimits
 from remuda.retry import RetryPolicy
 from remuda.stores import open_store
+from remuda.stores.command_trail import fleet_of
 from remuda.stores.contract import Capabilities, EncodedJob, Store
 from remuda.transition import Transition
 
@@ -50,6 +51,10 @@ class Queue:
         clock: Clock | None = None,
     ) -> None:
         self.name = check_name(name, "a queue's name", ConfigurationError)
+        if fleet_of(name) is not None:
+            raise ConfigurationError(
+                f"a queue cannot be called {name!r}: that is the trail of a device fleet; choose another name"
+            )
         self._owns_store = isinstance(store, str)
         self.store: Store = open_store(store, clock=clock) if isinstance(store, str) else store
         try:

@@ -147,18 +147,25 @@ _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder()
 _json_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
+def columns_of(entry: bytes) -> Sequence[Any]:
+    """What a packed entry holds, as it stands there: messages, left, entered, at_ms, dwell_ms, attempt,
+    reason, who, name, about. All but `messages` are one value for every message, or a list.
+    """
+    version, *columns = (_json_decoder if entry[:1] == b"[" else _decoder).decode(entry)
+    if version == _VERSION:
+        columns.append(None)  # nothing to say about them
+    elif version != MIXED_VERSION:
+        raise DecodeError(f"a transition entry of version {version!r}; this program reads 1 and 2")
+    messages = columns[0]
+    if not isinstance(messages, list) or not all(isinstance(each, str) for each in messages):
+        raise ValueError("its messages are not a list of ids")
+    return columns
+
+
 def unpack(entry: bytes, *, queue: str, first_seq: int) -> list[Transition]:
     """The transitions of one packed entry, in order; `DecodeError` when it is not one."""
     try:
-        decoder = _json_decoder if entry[:1] == b"[" else _decoder
-        version, *columns = decoder.decode(entry)
-        if version == _VERSION:
-            columns.append(None)  # nothing to say about them
-        elif version != MIXED_VERSION:
-            raise DecodeError(f"a transition entry of version {version!r}; this program reads 1 and 2")
-        messages, left, entered, at_ms, dwell_ms, attempt, reason, who, name, about = columns
-        if not isinstance(messages, list) or not all(isinstance(each, str) for each in messages):
-            raise ValueError("its messages are not a list of ids")
+        messages, left, entered, at_ms, dwell_ms, attempt, reason, who, name, about = columns_of(entry)
         count = len(messages)
         rows = zip(
             messages,

@@ -1,9 +1,10 @@
-"""The trail of a fleet: every move once, in order, numbered without a gap."""
+"""The trail of a fleet: every move once, in order, numbered without a gap. And lists of commands in pages."""
 
 from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 from remuda.clock import VirtualClock
 from remuda.lifecycle import CommandStatus
@@ -17,6 +18,7 @@ from tests.commands.workbench import (
     claimed,
     due,
     ended,
+    ids_of,
     move,
     new,
     next_of,
@@ -198,3 +200,40 @@ async def test_writers_side_by_side_leave_no_gap(
     for n in range(20):
         assert [each.entered for each in whole if each.message == f"A{n:02}"] == [QUEUED, SENT]
     assert await trail(another_commands) == whole
+
+
+# -- commands in pages
+
+
+async def paged(store: CommandStore, *, limit: int, **wanted: Any) -> list[str]:
+    """The ids of all that fit, page by page."""
+    found: list[str] = []
+    while page := ids_of(await store.commands(before=found[-1] if found else None, limit=limit, **wanted)):
+        found += page
+    return found
+
+
+async def test_commands_are_listed_in_pages(commands: CommandStore, other_fleet: CommandStore) -> None:
+    ids = [f"A{n:03}" for n in range(40)] + ["a-1", "a.1", "a:1", "a@1", "a_1", "Z"]
+    for n, each in enumerate(ids):
+        await put(commands, new(each, lane=f"gateway:g{n % 3}", device=f"dev-{n % 2}"))
+        await put(other_fleet, new(each))
+    for n in range(0, 40, 4):
+        await put(commands, ended(f"A{n:03}", 1, lane=f"gateway:g{n % 3}", device=f"dev-{n % 2}"))
+    newest_first = sorted(ids, reverse=True)
+    for limit in (1, 7, 100):
+        assert await paged(commands, limit=limit) == newest_first
+        assert await paged(commands, limit=limit, status=FAILED) == [f"A{n:03}" for n in range(36, -1, -4)]
+        for number in range(3):
+            in_lane = [each for each in newest_first if ids.index(each) % 3 == number]
+            assert await paged(commands, limit=limit, lane=f"gateway:g{number}") == in_lane
+        of_both = [each for each in newest_first if ids.index(each) % 6 == 2]
+        assert await paged(commands, limit=limit, lane="gateway:g2", device="dev-0") == of_both
+
+
+async def test_below_an_id_is_what_sorts_before_it_whether_there_is_one_or_not(
+    commands: CommandStore,
+) -> None:
+    await put(commands, new("B"), new("D"))
+    for before, below in (("", []), ("A", []), ("B", []), ("C", ["B"]), ("D", ["B"]), ("E", ["D", "B"])):
+        assert ids_of(await commands.commands(before=before)) == below

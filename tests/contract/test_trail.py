@@ -6,6 +6,13 @@ import asyncio
 
 from remuda import NewJob, Queue, Reason, State
 from remuda.clock import VirtualClock
+from remuda.lifecycle import CommandStatus
+from remuda.stores.command_trail import trail_name
+from remuda.stores.contract import Store
+from remuda.stores.opening_commands import open_commands
+from remuda.transition import Transition, unpack
+from tests.commands.workbench import move, new, put
+from tests.commands.workbench import trail as commands_trail
 from tests.contract.workbench import (
     DAY,
     HOUR,
@@ -25,6 +32,8 @@ from tests.contract.workbench import (
     settle,
     trail,
 )
+
+ADDED = move(None, CommandStatus.QUEUED)
 
 
 async def test_every_way_through_the_lifecycle_is_recorded(queue: Queue, clock: VirtualClock) -> None:
@@ -221,3 +230,172 @@ async def test_an_ack_records_the_time_since_the_fetch(queue: Queue, clock: Virt
     clock.advance(HOUR)
     await settle(queue, acked(delivery))
     assert [each.dwell for each in await queue.history(job_id)] == [None, MINUTE, HOUR]
+
+
+# -- packed entries, by the numbers that there are
+
+
+async def opened(store: Store, name: str, *, after: int, up_to: int, limit: int) -> list[Transition]:
+    """What a call gives, unpacked and cut to the numbers that were asked for."""
+    found = await store.trail_entries(name, after=after, up_to=up_to, limit=limit)
+    unpacked = [unpack(each.entry, queue=name, first_seq=each.first_seq) for each in found]
+    assert [len(each) for each in unpacked] == [each.count for each in found]
+    return [each for one in unpacked for each in one if after < each.seq <= up_to]
+
+
+async def test_a_span_tells_which_numbers_there_are(queue: Queue, other_queue: Queue) -> None:
+    store = queue.store
+    assert await store.trail_span(queue.name) == (1, 0)
+    await queue.add_many([NewJob("job", n) for n in range(10)])
+    await other_queue.add("job")
+    assert await store.trail_span(queue.name) == (1, 10)
+    await fetch(queue)
+    assert await store.trail_span(queue.name) == (1, 20)
+    await store.trim_transitions(queue.name, up_to=10)
+    assert await store.trail_span(queue.name) == (11, 20)
+    await store.trim_transitions(queue.name, up_to=20)
+    assert await store.trail_span(queue.name) == (21, 20)
+    await queue.add("job")
+    assert await store.trail_span(queue.name) == (21, 21)
+    assert await store.trail_span(other_queue.name) == (1, 1)
+
+
+async def test_entries_are_found_from_every_number_to_every_other(queue: Queue, other_queue: Queue) -> None:
+    """Offsets in the middle of what was written together, and at its edges."""
+    store = queue.store
+    for size in (10, 1, 25):
+        await queue.add_many([NewJob("job", n) for n in range(size)])
+        await other_queue.add("job")
+    whole = await checked_trail(queue)
+    for after in (0, 1, 9, 10, 11, 12, 30, 35, 36, 50):
+        for up_to in (0, 1, 10, 11, 12, 35, 36, 50):
+            for limit in (1, 7, 100):
+                found = await opened(store, queue.name, after=after, up_to=up_to, limit=limit)
+                assert found == whole[after : after + len(found)]
+                assert len(found) >= min(limit, len(whole[after:up_to]), 1)
+                if limit >= 36:
+                    assert found == whole[after:up_to]
+    entries = await store.trail_entries(queue.name, after=5, up_to=11, limit=100)
+    assert [(each.first_seq, each.count) for each in entries] == [(1, 10), (11, 1)]
+    assert [type(each.entry) for each in entries] == [bytes, bytes]
+
+
+async def test_entries_are_read_in_pages_of_about_the_limit(queue: Queue) -> None:
+    for n in range(30):
+        await queue.add_many([NewJob("job", n) for _ in range(10)])
+    span = await queue.store.trail_span(queue.name)
+    for limit in (1, 25, 100, 1_000):
+        numbers: list[int] = []
+        while found := await queue.store.trail_entries(
+            queue.name, after=len(numbers), up_to=span.last, limit=limit
+        ):
+            page = [each.first_seq + n for each in found for n in range(each.count)]
+            assert limit - 10 < len(page) <= limit + 10 or len(numbers) + len(page) == 300
+            numbers += page
+        assert numbers == list(range(1, 301))
+
+
+async def test_an_entry_that_is_longer_than_the_limit_is_given_whole(queue: Queue) -> None:
+    await queue.add_many([NewJob("job", n) for n in range(12_000)])
+    assert await queue.store.trail_span(queue.name) == (1, 12_000)
+    for after, first_seq in ((0, 1), (4_999, 1), (5_000, 5_001), (11_999, 10_001)):
+        (found, *_) = await queue.store.trail_entries(queue.name, after=after, up_to=12_000, limit=1)
+        assert found.first_seq == first_seq
+        assert len(unpack(found.entry, queue=queue.name, first_seq=first_seq)) == found.count
+
+
+async def test_entries_after_a_trimmed_stretch_are_found(queue: Queue) -> None:
+    store = queue.store
+    for _ in range(3):
+        await queue.add_many([NewJob("job", n) for n in range(3_000)])
+    await store.trail_span(queue.name)
+    await store.trim_transitions(queue.name, up_to=6_000)
+    found = await store.trail_entries(queue.name, after=0, up_to=9_000, limit=10)
+    assert [(each.first_seq, each.count) for each in found] == [(6_001, 3_000)]
+    assert await store.trail_entries(queue.name, after=0, up_to=6_000, limit=10) == []
+    assert await store.trail_entries(queue.name, after=0, up_to=6_000, limit=10_000) == []
+    assert await store.trail_entries(queue.name, after=9_000, up_to=9_000, limit=10) == []
+    assert await store.trail_entries("nobody", after=0, up_to=10, limit=10) == []
+
+
+async def test_entries_read_while_many_write_have_no_gap_and_no_double(store_url: str) -> None:
+    """Two readers in stores of their own, as two programs have them."""
+    queues = [Queue("orders", store_url) for _ in range(3)]
+    try:
+        done = asyncio.Event()
+
+        async def work(each: Queue) -> None:
+            for n in range(15):
+                await each.add_many([NewJob("job", n) for _ in range(3)])
+                await settle(each, *(acked(delivery) for delivery in await fetch(each, 5)))
+
+        async def read(each: Queue) -> list[Transition]:
+            seen: list[Transition] = []
+            while True:
+                was_done = done.is_set()
+                last = (await each.store.trail_span(each.name)).last
+                while len(seen) < last:
+                    more = await opened(each.store, each.name, after=len(seen), up_to=last, limit=20)
+                    assert more
+                    seen += more
+                if was_done:
+                    return seen
+                await asyncio.sleep(0)
+
+        readers = [asyncio.create_task(read(each)) for each in queues[:2]]
+        await asyncio.gather(*(work(each) for each in queues))
+        done.set()
+        read_by_one, read_by_two = await asyncio.gather(*readers)
+        assert read_by_one == read_by_two == await checked_trail(queues[2])
+    finally:
+        for each in queues:
+            await each.close()
+
+
+# -- trails by their names
+
+
+async def test_every_trail_has_its_name(store_url: str, clock: VirtualClock) -> None:
+    async with Queue("orders", store_url, clock=clock) as queue:
+        store = queue.store
+        assert await store.trails() == []
+        await store.pause("paused")
+        assert await store.trails() == []
+        await queue.add("job")
+        for name in ("log", "a:log", "remuda:log", "żółw"):
+            async with Queue(name, store) as other:
+                await other.add("job", name)
+        for fleet in ("devices", "others", "log"):
+            async with open_commands(store_url, fleet=fleet, clock=clock) as commands:
+                await put(commands, new("A", moves=(ADDED,)))
+        names = ["a:log", "devices:devices", "devices:log", "devices:others", "log", "orders", "remuda:log"]
+        assert await store.trails() == [*names, "żółw"]
+        await store.trail_span("orders")
+        await store.trim_transitions("orders", up_to=1)
+        assert await store.trails() == [*names, "żółw"]
+
+
+async def test_the_trail_of_a_fleet_is_read_by_its_name(store_url: str, clock: VirtualClock) -> None:
+    async with (
+        Queue("devices", store_url, clock=clock) as queue,
+        open_commands(store_url, fleet="meters", clock=clock) as commands,
+    ):
+        store, name = queue.store, trail_name("meters")
+        assert await store.trail_span(name) == (1, 0)
+        await queue.add_many([NewJob("job", n) for n in range(7)])
+        for n in range(4):
+            await put(commands, new(f"A{n}", moves=(ADDED,)), new(f"B{n}", moves=(ADDED,)))
+            clock.advance(HOUR)
+        whole = await commands_trail(commands)
+        assert len(whole) == 8
+        assert await store.trail_span(name) == (1, 8)
+        assert await opened(store, name, after=0, up_to=8, limit=100) == whole
+        assert await opened(store, name, after=3, up_to=7, limit=100) == whole[3:7]
+        page = await store.transitions(name, after=5, limit=100)
+        assert (page.transitions, page.next_offset) == (whole[5:], 8)
+        since = clock.now() - 2.5 * HOUR
+        assert await store.trail_offset(name, since=since) == await commands.trail_offset(since=since) == 4
+        assert await store.trim_transitions(name, up_to=5) == 4
+        assert await commands_trail(commands) == whole[4:]
+        assert await store.trail_span(name) == (5, 8)
+        assert await store.trail_span(queue.name) == (1, 7)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
@@ -122,6 +123,11 @@ def test_air_time_is_reckoned_for_push_alone() -> None:
         (CommandType.READ_CREDIT, {"grid": ""}, "grid"),
         (CommandType.READ_CREDIT, {"grid": "a b"}, "grid"),
         (CommandType.READ_CREDIT, {"correlation_id": "x" * 129}, "correlation_id"),
+        (CommandType.READ_CREDIT, {"id": ""}, "id must be .* not ''"),
+        (CommandType.READ_CREDIT, {"id": "a b"}, "id must be .* not 'a b'"),
+        (CommandType.READ_CREDIT, {"id": "żółw"}, "id must be .* not 'żółw'"),
+        (CommandType.READ_CREDIT, {"id": "x" * 129}, "id must be"),
+        (CommandType.READ_CREDIT, {"id": 4711}, "id must be .* not 4711"),
         (CommandType.READ_CREDIT, {"data": object()}, "data"),
         (CommandType.READ_CREDIT, {"data": "x" * (MAX_DATA_BYTES + 1)}, "data has"),
         (CommandType.TURN_ON, {"expectation": Expectation(read=CommandType.READ_CREDIT)}, "expectation"),
@@ -352,6 +358,136 @@ async def _race(store: MemoryCommands, one: Fleet, other: Fleet) -> list[Sent]:
 
     store.owners = owners_and_then_another  # type: ignore[method-assign]
     return [*raced, await one.send(new(correlation_id="one")), *raced]
+
+
+# -- ids of the caller's own
+
+
+def a_meter(number: int) -> Device:
+    return Device(reference=f"{47003333000 + number}", protocol=Protocol.API_V2)
+
+
+async def test_an_id_of_ones_own_is_the_commands(fleet: Fleet) -> None:
+    assert await fleet.send(new(id="read-4711")) == Sent(id="read-4711")
+    assert (await known(fleet, "read-4711")).status is CommandStatus.QUEUED
+
+
+async def test_a_second_command_with_the_id_of_another_is_not_added(fleet: Fleet) -> None:
+    """Whatever it asks for, and also when the first has ended; it does nothing to others either."""
+    await fleet.send(new(CommandType.TURN_ON, id="switch-1"))
+    before = await known(fleet, "switch-1")
+    again = await fleet.send(new(CommandType.TURN_ON, id="switch-1", correlation_id="c-1"))
+    assert again == Sent(id="switch-1", is_new=False)
+    assert await known(fleet, "switch-1") == before, "it neither joined nor superseded itself"
+    off = await fleet.send(new(CommandType.TURN_OFF))
+    assert (await known(fleet, "switch-1")).has_ended
+    assert await fleet.send(new(CommandType.TURN_ON, id="switch-1")) == Sent(id="switch-1", is_new=False)
+    assert (await known(fleet, off.id)).status is CommandStatus.QUEUED
+    assert len(await fleet.commands()) == 2
+
+
+async def test_of_many_only_those_whose_ids_are_new_are_added(fleet: Fleet) -> None:
+    await fleet.send_many([new(device=a_meter(n), id=f"read-{n}") for n in (1, 3)])
+    sent = await fleet.send_many([new(device=a_meter(n), id=f"read-{n}") for n in range(5)])
+    assert sent == [Sent(id=f"read-{n}", is_new=n not in (1, 3)) for n in range(5)]
+    assert len(await fleet.commands()) == 5
+
+
+async def test_of_two_with_one_id_in_one_call_the_second_is_not_new(fleet: Fleet) -> None:
+    sent = await fleet.send_many(
+        [
+            new(CommandType.TURN_ON, id="A"),
+            new(CommandType.TURN_OFF, id="A"),
+            new(CommandType.TURN_OFF, id="B"),
+            new(CommandType.TURN_ON, id="A"),
+            *(new(device=a_meter(n)) for n in range(600)),
+            new(CommandType.TURN_ON, id="B"),
+        ]
+    )
+    assert sent[:4] == [
+        Sent(id="A"),
+        Sent(id="A", is_new=False),
+        Sent(id="B", superseded=("A",)),
+        Sent(id="A", is_new=False),
+    ]
+    assert sent[-1] == Sent(id="B", is_new=False)
+    assert (await known(fleet, "B")).status is CommandStatus.QUEUED
+    assert len(await fleet.commands(limit=1_000)) == 602
+
+
+async def test_what_has_joined_another_leaves_nothing_of_its_own_id(fleet: Fleet) -> None:
+    first = await fleet.send(new())
+    joined = Sent(id=first.id, is_new=False)
+    assert await fleet.send_many([new(id="mine"), new(id="mine"), new()]) == [joined] * 3
+    assert await fleet.get("mine") is None
+    assert await fleet.send(new(id="mine", merge=False)) == Sent(id="mine")
+
+
+async def test_an_id_is_free_again_when_its_command_is_not_kept_any_more(
+    fleet: Fleet, clock: VirtualClock
+) -> None:
+    await fleet.send(new(id="mine"))
+    await fleet.cancel("mine")
+    await fleet.store.take_ended(limit=1, hold=SECOND)
+    await fleet.store.mark_published(["mine"])
+    clock.advance(MINUTE)
+    assert await fleet.store.prune(ended_before=clock.now(), limit=1) == 1
+    assert await fleet.send(new(id="mine")) == Sent(id="mine")
+
+
+@pytest.mark.parametrize("asked", ["owners", "load"])
+async def test_an_id_that_another_program_adds_meanwhile_is_not_added_again(
+    clock: VirtualClock, asked: str
+) -> None:
+    """The other program sends between the looks and the write of the first."""
+    store = MemoryCommands(clock=clock)
+    one, other = a_fleet(clock, store), a_fleet(clock, store)
+    look = getattr(store, asked)
+
+    async def look_and_then_another(names: Any) -> Any:
+        found = await look(names)
+        setattr(store, asked, look)
+        assert (await other.send(new(CommandType.TURN_ON, id="A"))).is_new
+        return found
+
+    setattr(store, asked, look_and_then_another)
+    sent = await one.send_many([new(CommandType.TURN_ON, id="A"), new(id="B")])
+    assert sent == [Sent(id="A", is_new=False), Sent(id="B")]
+    assert sorted(each.id for each in await one.commands()) == ["A", "B"]
+    await one.close()
+
+
+async def test_programs_that_send_the_same_ids_at_once_add_each_once(store_url: str) -> None:
+    """More than one step of them, in another order each, and every program gets its answer."""
+    programs = [Fleet(store_url, name="meters") for _ in range(3)]
+    asked = [new(device=a_meter(n), id=f"read-{n}") for n in range(700)]
+    orders = [asked, asked[::-1], asked[350:] + asked[:350]]
+    try:
+        await programs[0].store.open()
+        sent = await asyncio.gather(
+            *(fleet.send_many(order) for fleet, order in zip(programs, orders, strict=True))
+        )
+        for answers, order in zip(sent, orders, strict=True):
+            assert [each.id for each in answers] == [each.id for each in order]
+        new_ones = [each.id for answers in sent for each in answers if each.is_new]
+        assert sorted(new_ones) == sorted(f"read-{n}" for n in range(700))
+        trail = await programs[0].store.transitions(after=0, limit=5_000)
+        assert sorted(each.message for each in trail.transitions) == sorted(new_ones)
+        again = await programs[1].send_many(asked)
+        assert not any(each.is_new for each in again)
+        listed = await programs[2].commands(limit=400)
+        listed += await programs[2].commands(before=listed[-1].id, limit=400)
+        assert sorted(each.id for each in listed) == sorted(new_ones)
+    finally:
+        for fleet in programs:
+            await fleet.close()
+
+
+async def test_commands_are_found_oldest_first_whatever_their_ids(fleet: Fleet, clock: VirtualClock) -> None:
+    for own_id in ("b", "a", "c"):
+        await fleet.send(new(id=own_id, correlation_id="mine", merge=False))
+        clock.advance(SECOND)
+    assert [each.id for each in await fleet.find("mine")] == ["b", "a", "c"]
 
 
 # -- operating

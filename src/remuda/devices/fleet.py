@@ -20,7 +20,7 @@ from remuda.devices.happenings import (
     ReplayAsked,
     Superseded,
 )
-from remuda.devices.ledger import Addition, Ledger, Page, opened, opened_all
+from remuda.devices.ledger import Addition, Ledger, Page, by_age, opened, opened_all
 from remuda.devices.sending import NewCommand, make_command, merge_of
 from remuda.devices.timings import Timings
 from remuda.errors import StoreUnavailableError
@@ -39,7 +39,7 @@ _WAITING = (CommandStatus.QUEUED, CommandStatus.TO_RETRY)
 class Sent(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a command that was to be sent.
 
-    is_new      False: one that waited already answers for it, and `id` is that one's
+    is_new      False: one that waited, or that has its id, answers for it, and `id` is that one's
     superseded  commands that it made redundant
     """
 
@@ -108,26 +108,47 @@ class Fleet:
         return (await self.send_many([new]))[0]
 
     async def send_many(self, new: Sequence[NewCommand]) -> list[Sent]:
-        """Send many, in order, 500 in each atomic step; all are checked before any is written."""
+        """Send many, in order, 500 in each atomic step; all are checked before any is written.
+
+        A command whose own id there is already, live or ended, is not added.
+        """
         await self.store.open()
         now = self.store.now()
         ids = self._ids.make(len(new), to_ms(now))
         commands = [
-            make_command(each, command_id=one, now=now, codecs=self.codecs, by_gateway=self.lanes_by_gateway)
-            for each, one in zip(new, ids, strict=True)
+            make_command(
+                each,
+                command_id=fresh_id if each.id is None else each.id,
+                now=now,
+                codecs=self.codecs,
+                by_gateway=self.lanes_by_gateway,
+            )
+            for each, fresh_id in zip(new, ids, strict=True)
         ]
+        own_ids = {each.id for each in new if each.id is not None}
+        answers: dict[str, str] = {}
         sent: list[Sent] = []
         for start in range(0, len(commands), _TOGETHER):
-            sent += await self._send_together(commands[start : start + _TOGETHER])
+            together = commands[start : start + _TOGETHER]
+            sent += await self._send_together(together, own_ids, answers)
+            pairs = zip(together, sent[start:], strict=True)
+            answers |= {each.id: one.id for each, one in pairs if each.id in own_ids}
         return sent
 
-    async def _send_together(self, commands: Sequence[Command]) -> list[Sent]:
+    async def _send_together(
+        self, commands: Sequence[Command], own_ids: set[str], answers: dict[str, str]
+    ) -> list[Sent]:
+        """Add commands in one step. `answers` says which command stands for an id that was sent before."""
         keys = list({each.key for each in commands if each.key is not None})
+        own = list({each.id for each in commands if each.id in own_ids})
+        before = {each: answers[each] for each in own if each in answers}
         for _ in range(_TRIES):
             owners = {}
             if keys:
                 owners = {key: opened(each) for key, each in (await self.store.owners(keys)).items()}
-            batch = _Merging(self.ledger, owners)
+            # After the owners: one of these ids that has been added since is then not met as an owner.
+            there = await self.store.load(own) if own else {}
+            batch = _Merging(self.ledger, owners, {each: each for each in there} | before)
             sent = [batch.take(each) for each in commands]
             if await self.ledger.add(batch.added(), batch.others):
                 return sent
@@ -143,7 +164,7 @@ class Fleet:
         """Commands by their id, an attempt's external id, or a caller's correlation id; oldest first."""
         ids = await self.store.named(name)
         found = await self.ledger.load(ids)
-        return [found[each] for each in sorted(found)]
+        return sorted(found.values(), key=by_age)
 
     async def commands(
         self,
@@ -151,10 +172,11 @@ class Fleet:
         status: CommandStatus | None = None,
         lane: str | None = None,
         device: str | None = None,
+        before: str | None = None,
         limit: int = 100,
     ) -> list[Command]:
-        """Commands, newest first."""
-        found = await self.store.commands(status=status, lane=lane, device=device, limit=limit)
+        """Commands, newest first (by id); the next page are those `before` the last one's id."""
+        found = await self.store.commands(status=status, lane=lane, device=device, before=before, limit=limit)
         return opened_all(found)
 
     async def story(self, command: Command) -> list[Transition]:
@@ -222,8 +244,9 @@ class Fleet:
 class _Merging:
     """New commands on their way into the store, and what they do to those that wait there."""
 
-    def __init__(self, ledger: Ledger, owners: dict[str, Command]) -> None:
+    def __init__(self, ledger: Ledger, owners: dict[str, Command], answers: dict[str, str]) -> None:
         self._owners = owners
+        self._answers = answers  # by id: the command that stands for it
         self._new: dict[str, Addition] = {}
         self._by_key: dict[str, str] = {}
         self._ledger = ledger
@@ -234,6 +257,14 @@ class _Merging:
 
     def take(self, command: Command) -> Sent:
         """What becomes of one new command."""
+        answer = self._answers.get(command.id)
+        if answer is not None:
+            return Sent(id=answer, is_new=False)
+        sent = self._merge(command)
+        self._answers[command.id] = sent.id
+        return sent
+
+    def _merge(self, command: Command) -> Sent:
         key = command.key
         twin = None if key is None else self._by_key.get(key)
         owner = None if key is None else self._owners.get(key)

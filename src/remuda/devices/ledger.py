@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 
 import msgspec
 from msgspec.structs import replace
@@ -51,6 +52,11 @@ def opened_all(stored: Iterable[StoredCommand]) -> list[Command]:
         except DecodeError:
             _log.exception("the record of command %s is passed over", each.id)
     return commands
+
+
+def by_age(command: Command) -> tuple[datetime, str]:
+    """What the older of two commands has less of. Not every id is made from the moment."""
+    return command.created_at, command.id
 
 
 class Page:
@@ -116,9 +122,9 @@ class Ledger:
         return {each.id: each for each in opened_all((await self.store.load(ids)).values())}
 
     async def hearers(self, devices: Sequence[str]) -> dict[str, list[Command]]:
-        """The live commands that each device's signals may be for."""
+        """The live commands that each device's signals may be for, oldest first."""
         found = await self.store.hearers(devices)
-        return {device: opened_all(stored) for device, stored in found.items()}
+        return {device: sorted(opened_all(stored), key=by_age) for device, stored in found.items()}
 
     async def happen(
         self,

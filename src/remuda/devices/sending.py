@@ -29,6 +29,7 @@ from remuda.errors import RemudaError
 
 MAX_DATA_BYTES = 64 * 1024
 _NAME = re.compile(r"[\w.:@+-]{1,128}\Z")
+_ID = re.compile(r"[A-Za-z0-9_.:@+-]{1,128}\Z")
 _EUI = re.compile(r"[0-9a-fA-F]{16}\Z")
 _encoder = msgspec.msgpack.Encoder()
 
@@ -47,6 +48,8 @@ class NewCommand(msgspec.Struct, frozen=True, kw_only=True):
     expires_in   after this it is not sent (again) any more
     expectation  how a read tells whether a single-use token was applied
     merge        False: it is sent even though another of its kind waits, or one that contradicts it
+    id           an id of your own: a second command with it is not added, however often it is sent, while
+                 the first is still kept. Among equal priorities commands go in the order of their ids
 
     >>> meter = Device(reference="47003333771", protocol=Protocol.LORAWAN)
     >>> NewCommand(type=CommandType.READ_CREDIT, device=meter, grid="lagos-7")
@@ -63,6 +66,7 @@ class NewCommand(msgspec.Struct, frozen=True, kw_only=True):
     expires_in: timedelta | None = None
     expectation: Expectation | None = None
     merge: bool = True
+    id: str | None = None
 
 
 def make_command(
@@ -104,6 +108,9 @@ def _check(new: NewCommand) -> None:
     for name, value in (("grid", new.grid), ("correlation_id", new.correlation_id)):
         if value is not None and not _NAME.match(value):
             raise InvalidCommandError(f"{name} must be 1 to 128 letters, digits or .:@+-_, not {value!r}")
+    own_id: object = new.id  # callers need not be typed
+    if own_id is not None and not (isinstance(own_id, str) and _ID.match(own_id)):
+        raise InvalidCommandError(f"id must be 1 to 128 of A to Z, a to z, 0 to 9 or .:@+-_, not {new.id!r}")
     _check_device(new.device)
     _check_expectation(new)
     try:

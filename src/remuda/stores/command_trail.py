@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from remuda.stores.commands import Change
+from remuda.stores.opening_commands import is_fleet
 from remuda.transition import MAX_PER_ENTRY, pack_mixed, to_ms
+
+_PREFIX = "devices:"
 
 
 def trail_name(fleet: str) -> str:
-    """The `queue` that a fleet's transitions name: no queue can be called so, for it holds a colon."""
-    return f"devices:{fleet}"
+    """The `queue` that a fleet's transitions name."""
+    return _PREFIX + fleet
+
+
+def fleet_of(trail: str) -> str | None:
+    """The fleet whose trail has this name; None where it is a queue's."""
+    fleet = trail.removeprefix(_PREFIX)
+    return fleet if fleet != trail and is_fleet(fleet) else None
 
 
 def pack_moves(changes: Sequence[Change], *, who: str) -> list[tuple[int, bytes]]:

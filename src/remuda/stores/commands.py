@@ -307,9 +307,10 @@ class CommandStore(ABC):
         status: CommandStatus | None = None,
         lane: str | None = None,
         device: str | None = None,
+        before: str | None = None,
         limit: int = 100,
     ) -> list[StoredCommand]:
-        """Commands, newest first (by id)."""
+        """Commands, newest first (by id); with `before` only those whose id is below it: the next page."""
 
     @abstractmethod
     async def named(self, name: str) -> list[str]:

@@ -129,6 +129,31 @@ class TrailPage(msgspec.Struct, frozen=True):
     next_offset: int
 
 
+class RecordPage(msgspec.Struct, frozen=True):
+    """Some of a queue's records, and the cursor to go on from; None: there are no more."""
+
+    records: list[JobRecord]
+    next: str | None
+
+
+class TrailEntry(NamedTuple):
+    """Transitions that were written together, as they are kept: `remuda.transition.unpack` opens them."""
+
+    first_seq: int
+    count: int  # type: ignore[assignment]  # nobody counts the values of this tuple
+    entry: bytes
+
+
+class TrailSpan(NamedTuple):
+    """The numbers of the oldest transition that is still kept and of the newest that there was.
+
+    A trail that never had one is (1, 0); in one that was trimmed empty `first` is `last + 1`.
+    """
+
+    first: int
+    last: int
+
+
 class Suspects(NamedTuple):
     """Jobs that were delivered `delivered` times or more, of which at least one was never settled.
 
@@ -360,6 +385,14 @@ class Store(ABC):
         """Jobs in the order in which they would run; ended ones newest first."""
 
     @abstractmethod
+    async def records(self, queue: str, *, ended: bool, after: str | None, limit: int) -> RecordPage:
+        """All live records in pages, or all ended ones that are still kept; `after` is a page's `next`.
+
+        One that stays where it is comes once. On Redis one that is moved meanwhile (it is retried, its delay
+        is over) may come twice; one that is rescheduled, or moved again and again, may be missed.
+        """
+
+    @abstractmethod
     async def cancel(self, queue: str, job_ids: Sequence[str], *, who: str) -> list[str]:
         """Remove waiting jobs, recorded as `cancelled`; the ids of those that were still waiting."""
 
@@ -391,7 +424,23 @@ class Store(ABC):
     ) -> int:
         """Remove ended jobs that are past their retention, up to `limit`; the number of them."""
 
-    # -- the trail
+    # -- the trail: a queue's by the queue's name, a fleet's by `command_trail.trail_name`
+
+    @abstractmethod
+    async def trails(self) -> list[str]:
+        """The names of all trails that ever had a transition, of queues and of fleets."""
+
+    @abstractmethod
+    async def trail_span(self, trail: str) -> TrailSpan:
+        """Which numbers there are. What is read up to `last` from now on stays as it is, unless trimmed."""
+
+    @abstractmethod
+    async def trail_entries(self, trail: str, *, after: int, up_to: int, limit: int) -> list[TrailEntry]:
+        """Whole packed entries that reach beyond `after` and begin at or before `up_to`, in order.
+
+        About `limit` transitions, at least one entry when there is one; none means that there is no more.
+        Only what `trail_span` has told of is found: ask for it first.
+        """
 
     @abstractmethod
     async def transitions(self, queue: str, *, after: int, limit: int) -> TrailPage:

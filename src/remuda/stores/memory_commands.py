@@ -214,6 +214,7 @@ class MemoryCommands(CommandStore):
         status: CommandStatus | None = None,
         lane: str | None = None,
         device: str | None = None,
+        before: str | None = None,
         limit: int = 100,
     ) -> list[StoredCommand]:
         self._check_open()
@@ -223,6 +224,7 @@ class MemoryCommands(CommandStore):
             if status in (None, row.placing.status)
             and lane in (None, row.placing.lane)
             and device in (None, row.placing.device)
+            and (before is None or command_id < before)
         )
         return [self._stored(each) for each in heapq.nlargest(limit, fitting)]
 

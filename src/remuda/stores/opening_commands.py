@@ -42,9 +42,13 @@ def open_commands(url: str, *, fleet: str = "devices", clock: Clock | None = Non
 
 def check_fleet(fleet: str) -> str:
     """`fleet` if it can name one: it becomes part of keys, so it is short and plain."""
-    given: object = fleet  # callers need not be typed
-    if not isinstance(given, str) or not _FLEET.fullmatch(given):
+    if not is_fleet(fleet):
         raise ConfigurationError(
             f"a fleet's name is 1 to 64 of the letters A to Z, digits, '_', '-' and '.', not {fleet!r}"
         )
     return fleet
+
+
+def is_fleet(name: object) -> bool:
+    """Whether a fleet can be called so."""
+    return isinstance(name, str) and _FLEET.fullmatch(name) is not None

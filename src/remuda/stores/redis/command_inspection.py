@@ -71,12 +71,20 @@ class CommandInspector:
     # -- commands
 
     async def commands(
-        self, *, status: CommandStatus | None, lane: str | None, device: str | None, limit: int
+        self,
+        *,
+        status: CommandStatus | None,
+        lane: str | None,
+        device: str | None,
+        before: str | None,
+        limit: int,
     ) -> list[StoredCommand]:
+        if before == "":
+            return []  # nothing is below it; the script takes it for no bound
         found: list[StoredCommand] = []
         statuses = [each.value for each in ([status] if status else CommandStatus)]
         is_filtered = lane is not None or device is not None
-        below = ""
+        below = before or ""
         while len(found) < limit:
             count = LOOKED_AT_ONCE if is_filtered else min(LOOKED_AT_ONCE, limit - len(found))
             lists = await self._run(scripts.LIST, [below, count, *statuses])

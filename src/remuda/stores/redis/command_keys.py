@@ -54,7 +54,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from remuda.stores.opening_commands import check_fleet
+from remuda.stores.opening_commands import check_fleet, is_fleet
 
 
 class CommandKeys(NamedTuple):
@@ -84,6 +84,13 @@ class CommandKeys(NamedTuple):
 
     def status(self, status: str) -> str:
         return f"{self.prefix}status:{status}"
+
+
+def fleet_of_key(key: bytes) -> str | None:
+    """The fleet that a key belongs to, if it is one of a fleet's."""
+    tag, found, _ = key.removeprefix(b"{remuda:").partition(b"}:")
+    name = tag.decode("utf-8", "replace")
+    return name if found and key.startswith(b"{remuda:") and is_fleet(name) else None
 
 
 def command_keys(fleet: str) -> CommandKeys:

@@ -39,7 +39,6 @@ from remuda.stores.redis.command_wire import (
     write_arguments,
 )
 from remuda.stores.redis.holding import Argument
-from remuda.stores.redis.keys import keys_of
 from remuda.stores.redis.link import Script
 from remuda.stores.redis.store import RedisStore
 from remuda.stores.redis.wire import from_score, to_score
@@ -59,8 +58,6 @@ class RedisCommands(CommandStore):
         self._link = self._server.link
         self.url = self._server.url
         self._inspector = CommandInspector(self._link, self._keys, self._run)
-        # The trail has the form of a queue's, so it is read in the same way.
-        self._trail_keys = keys_of("")._replace(log=self._keys.log)
 
     def now(self) -> datetime:
         return self._server.now()
@@ -240,9 +237,12 @@ class RedisCommands(CommandStore):
         status: CommandStatus | None = None,
         lane: str | None = None,
         device: str | None = None,
+        before: str | None = None,
         limit: int = 100,
     ) -> list[StoredCommand]:
-        return await self._inspector.commands(status=status, lane=lane, device=device, limit=limit)
+        return await self._inspector.commands(
+            status=status, lane=lane, device=device, before=before, limit=limit
+        )
 
     async def named(self, name: str) -> list[str]:
         await self._server.open()
@@ -253,11 +253,11 @@ class RedisCommands(CommandStore):
     async def transitions(self, *, after: int, limit: int) -> TrailPage:
         await self._server.open()
         queue = trail_name(self.fleet)
-        return await trail.read(self._link, self._trail_keys, queue, after=after, limit=limit)
+        return await trail.read(self._link, self._keys.log, queue, after=after, limit=limit)
 
     async def trail_offset(self, *, since: datetime) -> int:
         await self._server.open()
-        return await trail.offset(self._link, self._trail_keys, since=since)
+        return await trail.offset(self._link, self._keys.log, since=since)
 
     async def trim_transitions(self, *, up_to: int) -> int:
         trimmed: int = await self._run(scripts.TRIM, [up_to])

@@ -63,14 +63,15 @@ class Inspector:
         async for entry in self.entries(stream, first=first, last=last):
             batch.append(entry)
             if len(batch) == (100 if first == "-" else PAGE):
-                for job in await self._with_holders(index, stream, batch):
+                for job in await self.with_holders(index, stream, batch):
                     yield job
                 first, batch = "later", []
         if batch:
-            for job in await self._with_holders(index, stream, batch):
+            for job in await self.with_holders(index, stream, batch):
                 yield job
 
-    async def _with_holders(self, index: int, stream: str, page: Sequence[Entry]) -> list[LiveJob]:
+    async def with_holders(self, index: int, stream: str, page: Sequence[Entry]) -> list[LiveJob]:
+        """The jobs of a page of a stream's entries."""
         holders = await self._holders(stream, page[0][0], page[-1][0], len(page))
         opened = []
         for entry, flat in page:
@@ -232,7 +233,7 @@ class Inspector:
             if (needle in d[: len(needle) + 8] and wire.id_of(d) == job_id) or (
                 place == needle and wire.id_of(d) is None
             ):
-                return (await self._with_holders(index, stream, [entry]))[0]
+                return (await self.with_holders(index, stream, [entry]))[0]
         return None
 
     async def _find_delayed(self, job_id: str) -> LiveJob | None:

@@ -10,16 +10,20 @@ from typing import Any
 from remuda.lifecycle import State
 from remuda.message import DeadLetter, DeadLetterFilter, JobRecord, Replayed, Stats
 from remuda.rate import RateLimit, RateLimits
-from remuda.stores.contract import TrailPage
-from remuda.stores.redis import scripts, trail
+from remuda.stores.command_trail import fleet_of
+from remuda.stores.contract import RecordPage, TrailEntry, TrailPage, TrailSpan
+from remuda.stores.redis import command_scripts, scripts
+from remuda.stores.redis import trail as trails
+from remuda.stores.redis.command_keys import command_keys
 from remuda.stores.redis.dead_letters import DeadLetterStream, holds_its_id
 from remuda.stores.redis.holding import Argument
 from remuda.stores.redis.inspection import stats_from
 from remuda.stores.redis.keys import keys_of, queue_of
 from remuda.stores.redis.link import Script
+from remuda.stores.redis.paging import RecordWalk
 from remuda.stores.redis.settling import rescheduled
 from remuda.stores.redis.sweeping import Sweeper
-from remuda.stores.redis.wire import from_us, to_us
+from remuda.stores.redis.wire import from_us, to_score, to_us
 from remuda.stores.redis.working import WorkingStore
 
 COLD_CHUNK = 500
@@ -159,6 +163,15 @@ class RedisStore(WorkingStore):
         ended.sort(key=lambda record: record.ended_at or record.created_at, reverse=True)
         return found + ended[:room]
 
+    async def records(self, queue: str, *, ended: bool, after: str | None, limit: int) -> RecordPage:
+        await self.open()
+
+        def run(script: Script, arguments: Sequence[Argument]) -> Awaitable[Any]:
+            return self._run(script, queue, self.now(), arguments)
+
+        walk = RecordWalk(self._link, keys_of(queue), queue, run)
+        return await walk.page(ended=ended, after=after, limit=limit)
+
     async def cancel(self, queue: str, job_ids: Sequence[str], *, who: str) -> list[str]:
         inspector, _ = await self._inspector(queue)
         members: list[Argument] = []
@@ -250,7 +263,7 @@ class RedisStore(WorkingStore):
 
     async def _age_trail(self, queue: str, now: datetime) -> None:
         """Forget what is older than the trail's age, and rate buckets and results that are over."""
-        up_to = await trail.offset(self._link, keys_of(queue), since=now - self._trail_age)
+        up_to = await self.trail_offset(queue, since=now - self._trail_age)
         if up_to:
             await self.trim_transitions(queue, up_to=up_to)
         await self._link.call("ZREMRANGEBYSCORE", keys_of(queue).results, "-inf", to_us(now))
@@ -268,17 +281,38 @@ class RedisStore(WorkingStore):
             if cursor in (b"0", 0):
                 return
 
+    async def trails(self) -> list[str]:
+        await self.open()
+        return await trails.names(self._link)
+
+    async def trail_span(self, trail: str) -> TrailSpan:
+        await self.open()
+        return await trails.span(self._link, trails.trail_keys(trail))
+
+    async def trail_entries(self, trail: str, *, after: int, up_to: int, limit: int) -> list[TrailEntry]:
+        await self.open()
+        log = trails.trail_keys(trail).log
+        return await trails.entries(self._link, log, after=after, up_to=up_to, limit=limit)
+
     async def transitions(self, queue: str, *, after: int, limit: int) -> TrailPage:
         await self.open()
-        return await trail.read(self._link, keys_of(queue), queue, after=after, limit=limit)
+        log = trails.trail_keys(queue).log
+        return await trails.read(self._link, log, queue, after=after, limit=limit)
 
     async def trail_offset(self, queue: str, *, since: datetime) -> int:
         await self.open()
-        return await trail.offset(self._link, keys_of(queue), since=since)
+        return await trails.offset(self._link, trails.trail_keys(queue).log, since=since)
 
     async def trim_transitions(self, queue: str, *, up_to: int) -> int:
         await self.open()
-        trimmed: int = await self._run(scripts.TRIM, queue, self.now(), [up_to])
+        fleet = fleet_of(queue)
+        trimmed: int
+        if fleet is None:
+            trimmed = await self._run(scripts.TRIM, queue, self.now(), [up_to])
+        else:
+            keys = command_keys(fleet)
+            arguments: list[Argument] = [keys.prefix, to_score(self.now()), self._trail_max, up_to]
+            trimmed = await self._link.run(command_scripts.TRIM, keys.for_scripts(), arguments)
         return trimmed
 
 

@@ -121,10 +121,15 @@ def stats(say: Phrasing, fleet: str) -> Steps[CommandStats]:
     )
 
 
-def commands(say: Phrasing, fleet: str, *, limit: int, **wanted: str | None) -> Steps[list[StoredCommand]]:
-    """Those with the wanted `status`, `lane` and `device`, newest first."""
+def commands(
+    say: Phrasing, fleet: str, *, before: str | None, limit: int, **wanted: str | None
+) -> Steps[list[StoredCommand]]:
+    """Those with the wanted `status`, `lane` and `device`, newest first, from below an id on."""
     asked: dict[str, Any] = {column: value for column, value in wanted.items() if value is not None}
     conditions = "".join(f" AND {column} = :{column}" for column in sorted(asked))
+    if before is not None:
+        conditions += " AND id < :before"
+        asked["before"] = before
     sql = f"""
         SELECT id, version, record FROM command WHERE fleet = :fleet{conditions}
         ORDER BY id DESC LIMIT :limit"""

@@ -202,12 +202,14 @@ class SqlCommands(CommandStore):
         status: CommandStatus | None = None,
         lane: str | None = None,
         device: str | None = None,
+        before: str | None = None,
         limit: int = 100,
     ) -> list[StoredCommand]:
         return await self._look(
             lambda: command_looking.commands(
                 self._say,
                 self.fleet,
+                before=before,
                 limit=limit,
                 status=None if status is None else status.value,
                 lane=lane,

@@ -124,6 +124,10 @@ class Dialect(ABC):
     def recover(self, queue: str, *, now: datetime, timeout: timedelta, limit: int) -> Steps[list[Recovered]]:
         """Mark as PENDING what has outlived its lease and nobody has locked."""
 
+    def in_queue(self, column: ColumnElement[Any], queue: str) -> ColumnElement[bool]:
+        """Whether a row is of a queue, for a walk over all of its rows by their number."""
+        return column == queue
+
     @abstractmethod
     def among(self, column: ColumnElement[Any], values: Sequence[Any]) -> ColumnElement[bool]:
         """Whether a column is one of these values, however many they are."""

@@ -9,10 +9,12 @@ import msgspec
 from sqlalchemy import ColumnElement, Select, Text, cast, func, literal, null, select, text, union
 
 from remuda.codec import decode_headers
-from remuda.errors import DecodeError
+from remuda.errors import DecodeError, StoreError
 from remuda.lifecycle import TERMINAL_STATES, State
 from remuda.message import PRIORITIES, DeadLetter, JobRecord, Stats
 from remuda.stores.command_trail import trail_name
+from remuda.stores.contract import RecordPage
+from remuda.stores.sql.dialect import Dialect
 from remuda.stores.sql.moments import aware, aware_or_none, naive
 from remuda.stores.sql.schema import StoredState, archive, message
 from remuda.stores.sql.schema import queue as queue_table
@@ -202,6 +204,27 @@ def jobs(queue: str, *, state: State | None, name: str | None, limit: int) -> St
         )
         found += [record_from(row) for row in rows]
     return found
+
+
+def records(dialect: Dialect, queue: str, *, ended: bool, after: str | None, limit: int) -> Steps[RecordPage]:
+    """Live or ended ones by the number of their row, which a message keeps as long as it is there."""
+    kind = "ended" if ended else "live"
+    columns, table = (_ENDED_COLUMNS, _ENDED) if ended else (_LIVE_COLUMNS, _MAIN)
+    query = select(*columns).where(dialect.in_queue(table.queue, queue))
+    if after is not None:
+        query = query.where(table.id > _row_number(after, kind))
+    limit = max(1, limit)
+    rows = yield query.order_by(table.id).limit(limit)
+    return RecordPage(
+        [record_from(row) for row in rows], f"{kind}/{rows[-1][0]}" if len(rows) == limit else None
+    )
+
+
+def _row_number(cursor: str, kind: str) -> int:
+    told, _, number = cursor.partition("/")
+    if told != kind or not (number.isascii() and number.isdecimal() and len(number) < 19):
+        raise StoreError(f"not a cursor of the {kind} records of a queue: {cursor!r}")
+    return int(number)
 
 
 def _narrow(query: Select[Any], table: Any, queue: str, state: State | None, name: str | None) -> Select[Any]:

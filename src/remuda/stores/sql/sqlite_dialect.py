@@ -302,6 +302,10 @@ class SqliteDialect(Dialect):
             yield Raw(_RELEASE, (text_of(now), 0, _id_list(row[0] for row in rows)))
         return [Recovered(str(row[1]), moment_of(row[2]), row[3]) for row in rows]
 
+    def in_queue(self, column: ColumnElement[Any], queue: str) -> ColumnElement[bool]:
+        # Hidden from the planner, which would take an index of the queue and sort all of it for each page.
+        return func.coalesce(column, "") == queue
+
     def among(self, column: ColumnElement[Any], values: Sequence[Any]) -> ColumnElement[bool]:
         return column.in_(select(func.json_each(_json_list(values)).table_valued("value").c.value))
 

@@ -23,10 +23,13 @@ from remuda.stores.contract import (
     Capabilities,
     Delivery,
     EncodedJob,
+    RecordPage,
     Settlement,
     Store,
     Suspects,
+    TrailEntry,
     TrailPage,
+    TrailSpan,
     Wakeup,
 )
 from remuda.stores.sql import (
@@ -36,9 +39,9 @@ from remuda.stores.sql import (
     operations,
     rates,
     results,
-    trail,
     upkeep,
 )
+from remuda.stores.sql import trail as trails
 from remuda.stores.sql.dialect import Dialect
 from remuda.stores.sql.steps import Steps, drive
 
@@ -465,6 +468,12 @@ class SqlStore(Store):
             lambda: inspection.jobs(queue, state=state, name=name, limit=limit), read_only=True
         )
 
+    async def records(self, queue: str, *, ended: bool, after: str | None, limit: int) -> RecordPage:
+        return await self._cold(
+            lambda: inspection.records(self.dialect, queue, ended=ended, after=after, limit=limit),
+            read_only=True,
+        )
+
     async def cancel(self, queue: str, job_ids: Sequence[str], *, who: str) -> list[str]:
         await self._ready()
         cancelled: set[str] = set()
@@ -546,20 +555,32 @@ class SqlStore(Store):
 
     async def _number(self, queue: str) -> None:
         """Give numbers to what was recorded since the last look."""
-        if await self._cold(lambda: trail.unnumbered(queue), read_only=True):
-            while await self._cold(lambda: trail.number(queue)):
+        if await self._cold(lambda: trails.unnumbered(queue), read_only=True):
+            while await self._cold(lambda: trails.number(queue)):
                 pass
+
+    async def trails(self) -> list[str]:
+        return await self._cold(trails.names, read_only=True)
+
+    async def trail_span(self, trail: str) -> TrailSpan:
+        await self._number(trail)
+        return await self._cold(lambda: trails.span(trail), read_only=True)
+
+    async def trail_entries(self, trail: str, *, after: int, up_to: int, limit: int) -> list[TrailEntry]:
+        return await self._cold(
+            lambda: trails.entries(trail, after=after, up_to=up_to, limit=limit), read_only=True
+        )
 
     async def transitions(self, queue: str, *, after: int, limit: int) -> TrailPage:
         await self._number(queue)
-        return await self._cold(lambda: trail.read(queue, after=after, limit=limit), read_only=True)
+        return await self._cold(lambda: trails.read(queue, after=after, limit=limit), read_only=True)
 
     async def trail_offset(self, queue: str, *, since: datetime) -> int:
         await self._number(queue)
-        return await self._cold(lambda: trail.offset(queue, since=since), read_only=True)
+        return await self._cold(lambda: trails.offset(queue, since=since), read_only=True)
 
     async def trim_transitions(self, queue: str, *, up_to: int) -> int:
-        return await self._cold(lambda: trail.trim(queue, up_to=up_to))
+        return await self._cold(lambda: trails.trim(queue, up_to=up_to))
 
 
 def _leave_as_it_is(_connection: Connection) -> None:

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from sqlalchemy import delete, func, select, update
 
-from remuda.stores.contract import TrailPage
+from remuda.stores.contract import TrailEntry, TrailPage, TrailSpan
 from remuda.stores.sql.moments import naive
 from remuda.stores.sql.schema import queue as queue_table
 from remuda.stores.sql.schema import transition
@@ -81,6 +81,47 @@ def read(queue: str, *, after: int, limit: int) -> Steps[TrailPage]:
             break
         floor = after
     return TrailPage(found, after)
+
+
+def span(trail: str) -> Steps[TrailSpan]:
+    """The first and the last number, in one look."""
+    first = (
+        select(_column.seq)
+        .where(_column.queue == trail, _column.seq > 0)
+        .order_by(_column.seq)
+        .limit(1)
+        .scalar_subquery()
+    )
+    last = select(queue_table.c.last_seq).where(queue_table.c.name == trail).scalar_subquery()
+    rows = yield select(first, func.coalesce(last, 0))
+    oldest, newest = rows[0]
+    return TrailSpan(newest + 1 if oldest is None else oldest, newest)
+
+
+def entries(trail: str, *, after: int, up_to: int, limit: int) -> Steps[list[TrailEntry]]:
+    """Packed entries as they are. Their numbers have no gap, so a stretch of numbers holds about `limit`."""
+    query = select(_column.seq, _column.count, _column.entry).where(_column.queue == trail)
+    rows = yield (
+        query.where(
+            _column.seq > after - MAX_PER_ENTRY,  # no entry that begins before this can reach beyond `after`
+            _column.seq <= min(up_to, after + max(1, limit)),
+            _column.seq + _column.count > after + 1,
+        ).order_by(_column.seq)
+    )
+    if not rows:  # what stood here was trimmed
+        rows = yield (query.where(_column.seq > after, _column.seq <= up_to).order_by(_column.seq).limit(1))
+    return [TrailEntry(first_seq, count, entry) for first_seq, count, entry in rows]
+
+
+def names() -> Steps[list[str]]:
+    """Every trail, by one look into the index for each: most rows are passed over."""
+    rows = yield select(queue_table.c.name).where(queue_table.c.last_seq > 0)
+    found = {row[0] for row in rows}
+    rows = yield select(func.min(_column.queue))
+    while rows[0][0] is not None:
+        found.add(rows[0][0])
+        rows = yield select(func.min(_column.queue)).where(_column.queue > rows[0][0])
+    return sorted(found)
 
 
 def offset(queue: str, *, since: datetime) -> Steps[int]:

@@ -1,0 +1,24 @@
+"""One Spark session for all tests of a process: starting it costs more than most of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from remuda.lake.session import open_session
+
+# For many small queries: one collector thread, and no compiler that needs minutes to pay off.
+FOR_TESTS = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+}
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A session on two cores, with two shuffle partitions."""
+    session = open_session(master="local[2]", app="remuda tests", memory="1g", settings=FOR_TESTS)
+    yield session
+    session.stop()
