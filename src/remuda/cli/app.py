@@ -11,6 +11,7 @@ from remuda import __version__
 from remuda.cli import adding, dlq, doctor, jobs, limits, queues, schema, watch, work
 from remuda.cli.devices.app import app as devices
 from remuda.cli.exits import MEANINGS, Traces
+from remuda.cli.lake.app import app as lake
 
 _CODES = "\n".join(f"{code.value}  {meaning}" for code, meaning in MEANINGS.items())
 
@@ -62,6 +63,7 @@ app.command()(limits.limit)
 app.command()(jobs.cancel)
 app.command()(queues.purge)
 app.add_typer(devices, name="devices", help="Commands to devices: send, follow, operate, simulate.")
+app.add_typer(lake, name="lake", help="The lake: every transition in tables, and answers from them.")
 app.command()(doctor.doctor)
 
 

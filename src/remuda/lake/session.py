@@ -62,6 +62,8 @@ CONNECT_PORT = 15002
 CONNECT_SECONDS = 10
 # Set to 0, no class archive is made or used.
 ARCHIVE_SWITCH = "REMUDA_CLASS_ARCHIVE"
+# These put folders among the jars, and Java archives no classes then.
+CLASS_FOLDERS = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH")
 KEPT_ARCHIVES = 3
 RECORDING_SECONDS = 300
 
@@ -312,7 +314,8 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 def _archive_options(java: Java, given: str) -> list[str]:
     """Options that use the class archive; without one, it is made after this process has ended."""
-    if os.environ.get(ARCHIVE_SWITCH, "").lower() in ("0", "off", "no", "false") or "Archive" in given:
+    switched_off = os.environ.get(ARCHIVE_SWITCH, "").lower() in ("0", "off", "no", "false")
+    if switched_off or "Archive" in given or any(name in os.environ for name in CLASS_FOLDERS):
         return []
     archive = _archive(java)
     if archive.usable():

@@ -1,0 +1,1 @@
+"""`remuda lake`: the tables that Spark keeps of every transition, and the answers that they give."""
