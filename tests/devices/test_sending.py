@@ -423,6 +423,28 @@ async def test_what_has_joined_another_leaves_nothing_of_its_own_id(fleet: Fleet
     assert await fleet.send(new(id="mine", merge=False)) == Sent(id="mine")
 
 
+async def test_the_second_of_one_call_is_not_new_though_the_first_has_joined_one_that_has_left(
+    clock: VirtualClock,
+) -> None:
+    """Between the steps of the call the one that it had joined goes on its way: it stands for nobody now."""
+    store = MemoryCommands(clock=clock)
+    async with a_fleet(clock, store) as fleet:
+        first = await fleet.send(new())
+        owners, asked = store.owners, []
+
+        async def owners_of(keys: Any) -> Any:
+            asked.append(keys)
+            if len(asked) == 2:
+                await on_its_way(fleet, first.id)
+            return await owners(keys)
+
+        store.owners = owners_of  # type: ignore[method-assign]
+        others = [new(device=a_meter(n)) for n in range(500)]
+        sent = await fleet.send_many([new(id="mine"), *others, new(id="mine")])
+        assert sent[0] == sent[-1] == Sent(id=first.id, is_new=False)
+        assert await fleet.get("mine") is None
+
+
 async def test_an_id_is_free_again_when_its_command_is_not_kept_any_more(
     fleet: Fleet, clock: VirtualClock
 ) -> None:

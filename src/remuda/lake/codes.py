@@ -81,7 +81,7 @@ def name_column(code: Column) -> Column:
     from pyspark.sql import functions as F
 
     names = {number: name for name, number in CODES.items()}
-    return F.array(*(F.lit(names.get(number)) for number in range(32))).getItem(code)
+    return F.get(F.array(*(F.lit(names.get(number)) for number in range(32))), code)
 
 
 def by_code(values: Mapping[str, int], code: Column) -> Column:
@@ -89,7 +89,7 @@ def by_code(values: Mapping[str, int], code: Column) -> Column:
     from pyspark.sql import functions as F
 
     of_codes = {CODES[state]: value for state, value in values.items()}
-    return F.array(*(F.lit(of_codes.get(number, 0)).cast("bigint") for number in range(32))).getItem(code)
+    return F.get(F.array(*(F.lit(of_codes.get(number, 0)).cast("bigint") for number in range(32))), code)
 
 
 def outcome_column(state: Column) -> Column:

@@ -238,7 +238,7 @@ def _stages() -> dict[str, Column]:
 
 def _latency_ms(added_at: Column, ended_at: Column) -> Column:
     """Whole milliseconds; never negative, for clocks differ a little (as in `transition.between_ms`)."""
-    spent = F.unix_millis(ended_at) - F.unix_millis(added_at)
+    spent = F.call_function("div", F.unix_micros(ended_at) - F.unix_micros(added_at), F.lit(1000))
     return F.when(spent < 0, F.lit(0).cast("bigint")).otherwise(spent)
 
 
