@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from remuda.cli.lake import answers, generating, pipeline, querying, replaying
+from remuda.cli.lake import answers, campaigning, generating, pipeline, querying, replaying
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -15,6 +15,7 @@ app.command()(answers.audit)
 app.command()(answers.triage)
 app.command()(replaying.replay)
 app.command()(replaying.plans)
+app.add_typer(campaigning.app, name="campaign", help="One command for many devices, carefully.")
 app.command()(answers.whatif)
 app.command()(answers.report)
 app.command()(querying.sql)
