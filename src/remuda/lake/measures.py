@@ -1,141 +1,167 @@
-"""Measures: what ended and what was added, counted by minute, hour and day, for everything that is measured.
+"""Measures: what was added and what ended, by minute, hour and day; by queue, name, lane, gateway and device.
 
-Minutes are counted first, with the latencies in buckets; hours and days are added up from the minutes, and
-percentiles read from the buckets at the end.
+Everything is counted by the minute first, apart for each bucket of latencies. Hours are added up from
+minutes and days from hours; what belongs together stays in one partition meanwhile. Histograms and
+percentiles are made from the counts of the buckets at the end.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from remuda.lake.buckets import bucket_column, middle_column
-from remuda.lake.schemas import DIMENSIONS, GRAINS, MEASURES, STAGES
+from remuda.lake.schemas import DIMENSIONS, MEASURES, STAGES
 
 _SECONDS = {"minute": 60, "hour": 3_600, "day": 86_400}
-_TIMES = tuple(f"{stage.lower()}_ms" for stage in STAGES)
-_COUNTS = ("added", "ended", "delivered", "dead", "removed", "attempts", "deliveries", "retries", "replays")
-_SUMS = (*_COUNTS, "latency_ms", *_TIMES)
-_WHAT = ("source", "queue", "dimension", "key")
+_WHAT = ("dimension", "source", "queue", "key")
+_COUNTS = ("added", "ended", "delivered", "dead", "removed")
+_ADDED_UP = ("attempts", "deliveries", "retries", "replays")
+_TIMES = ("latency_ms", *(f"{stage.lower()}_ms" for stage in STAGES))
 _SHARES = {"latency_p50_ms": 0.5, "latency_p90_ms": 0.9, "latency_p99_ms": 0.99}
+_COUNT_BITS = 40  # a bucket and its count are packed into one number: Spark sorts those quickest
 
 
 def measures_of(histories: DataFrame, added: DataFrame) -> DataFrame:
-    """Rows of `MEASURES` for every period and whatever is measured.
+    """Rows of `MEASURES` for every period and everything that is measured.
 
-    Give it the histories that ended in some days (others do not count), and the records of adding
-    (`left` NULL) of the same days. Percentiles are of what was delivered, as `buckets.quantile` reads them.
+    Give it the histories that ended in some days (others do not count), and the records of adding (`left`
+    NULL) of the same days. Latencies are those of what was delivered, percentiles as `buckets.quantile`
+    reads them. Where nothing ended, numbers are 0, the histogram is empty, rate and latencies are NULL.
     """
-    minutes = _by_minute(_ended(histories).unionByName(_added(added)))
-    by_bucket = (
-        minutes.select(F.explode(_periods()).alias("when"), *_WHAT, "bucket", *_SUMS, "latency_max_ms")
-        .select("when.*", *_WHAT, "bucket", *_SUMS, "latency_max_ms")
-        .repartition("grain", "period", *_WHAT)
-        .groupBy("grain", "period", *_WHAT, "bucket")
-        .agg(*_added_up())
-    )
-    counted = F.when(F.col("bucket").isNotNull(), F.struct("bucket", F.col("delivered").alias("count")))
-    whole = by_bucket.groupBy("grain", "period", *_WHAT).agg(
-        *_added_up(), F.sort_array(F.collect_list(counted)).alias("latency_histogram")
-    )
-    return _finished(whole)
+    rows = [*_ended(histories), *_added(added)]
+    counted = _counted(reduce(DataFrame.unionByName, rows), "minute")
+    minutes = counted.repartition(*_WHAT)
+    hours = _counted(minutes, "hour")
+    days = _counted(hours, "day")
+    grains = {"minute": minutes, "hour": hours, "day": days}
+    return reduce(DataFrame.unionByName, (_told(frame, grain) for grain, frame in grains.items()))
 
 
-def _ended(histories: DataFrame) -> DataFrame:
-    """One row for each message that ended: its minute, and what it counts for."""
-    ended = histories.where(F.col("outcome").isNotNull())
-    delivered = (F.col("outcome") == "delivered") & F.col("latency_ms").isNotNull()
-    return ended.select(
-        F.date_trunc("minute", "ended_at").alias("minute"),
-        *("source", "queue", "name", "lane", "gateway", "device"),
-        F.when(delivered, bucket_column(F.col("latency_ms"))).alias("bucket"),
-        *_whole(
-            {
-                "added": F.lit(0),
-                "ended": F.lit(1),
-                **{name: (F.col("outcome") == name).cast("int") for name in ("delivered", "dead", "removed")},
-                **{name: F.col(name) for name in ("attempts", "deliveries", "retries", "replays")},
-                "latency_ms": F.when(delivered, F.col("latency_ms")),
-                **{name: F.col(name) for name in _TIMES},
-            }
-        ),
-    )
+# -- what counts
 
 
-def _added(added: DataFrame) -> DataFrame:
-    """One row for each message that was added."""
-    born = added.where(F.col("left").isNull())
-    nothing = {name: F.lit(0) for name in _COUNTS if name != "added"}
-    return born.select(
-        F.date_trunc("minute", "at").alias("minute"),
-        *("source", "queue", "name", "lane", "gateway", "device"),
-        F.lit(None).cast("int").alias("bucket"),
-        *_whole({"added": F.lit(1), **nothing, **{name: F.lit(None) for name in ("latency_ms", *_TIMES)}}),
-    )
-
-
-def _whole(values: dict[str, Column]) -> list[Column]:
-    return [values[name].cast("bigint").alias(name) for name in _SUMS]
-
-
-def _by_minute(rows: DataFrame) -> DataFrame:
-    """Counted by minute, dimension and bucket."""
-    own = {name: F.col(name) for name in DIMENSIONS}
-    what = F.array(*(F.struct(F.lit(name).alias("dimension"), own[name].alias("key")) for name in DIMENSIONS))
-    known = F.filter(what, lambda each: each["key"].isNotNull())
-    counted = (
-        rows.groupBy("minute", "source", *DIMENSIONS, "bucket")
-        .agg(*(F.sum(name).alias(name) for name in _SUMS), F.max("latency_ms").alias("latency_max_ms"))
-        .select(
-            "minute", "source", "queue", "bucket", F.explode(known).alias("what"), *_SUMS, "latency_max_ms"
+def _ended(histories: DataFrame) -> Iterable[DataFrame]:
+    """For each dimension, a row for each message that ended."""
+    outcome, latency_ms = F.col("outcome"), F.col("latency_ms")
+    latency_ms = F.when(outcome == "delivered", latency_ms)
+    for dimension in DIMENSIONS:
+        ended = histories.where(outcome.isNotNull() & F.col(dimension).isNotNull())
+        yield ended.select(
+            *_what(dimension),
+            F.unix_seconds("ended_at").alias("begun"),
+            bucket_column(latency_ms).alias("bucket"),
+            _number(0).alias("added"),
+            _number(1).alias("ended"),
+            *((outcome == each).cast("bigint").alias(each) for each in ("delivered", "dead", "removed")),
+            *(F.col(name).cast("bigint").alias(name) for name in _ADDED_UP),
+            latency_ms.alias("latency_ms"),
+            *_TIMES[1:],
+            latency_ms.alias("latency_max_ms"),
         )
-    )
-    return counted.select("minute", "source", "queue", "bucket", "what.*", *_SUMS, "latency_max_ms")
 
 
-def _periods() -> Column:
-    return F.array(
-        *(
-            F.struct(F.lit(grain).alias("grain"), F.date_trunc(grain, "minute").alias("period"))
-            for grain in GRAINS
+def _added(added: DataFrame) -> Iterable[DataFrame]:
+    """For each dimension, a row for each message that was added."""
+    for dimension in DIMENSIONS:
+        born = added.where(F.col("left").isNull() & F.col(dimension).isNotNull())
+        yield born.select(
+            *_what(dimension),
+            F.unix_seconds("at").alias("begun"),
+            F.lit(None).cast("int").alias("bucket"),
+            _number(1).alias("added"),
+            *(_number(0).alias(name) for name in (*_COUNTS[1:], *_ADDED_UP)),
+            *(F.lit(None).cast("bigint").alias(name) for name in (*_TIMES, "latency_max_ms")),
         )
-    )
 
 
-def _added_up() -> list[Column]:
-    return [*(F.sum(name).alias(name) for name in _SUMS), F.max("latency_max_ms").alias("latency_max_ms")]
+def _what(dimension: str) -> list[Column]:
+    return [
+        F.lit(dimension).alias("dimension"),
+        F.col("source"),
+        F.col("queue"),
+        F.col(dimension).alias("key"),
+    ]
 
 
-def _finished(whole: DataFrame) -> DataFrame:
-    """Rates, means and percentiles from sums and histograms."""
-    seconds = reduce(
-        lambda found, each: found.when(F.col("grain") == each[0], each[1]),
-        list(_SECONDS.items())[1:],
-        F.when(F.col("grain") == "minute", _SECONDS["minute"]),
+def _number(value: int) -> Column:
+    return F.lit(value).cast("bigint")
+
+
+# -- counting
+
+
+def _counted(rows: DataFrame, grain: str) -> DataFrame:
+    """Added up by a longer period, still apart for each bucket."""
+    # In whole seconds: `date_trunc` goes by the zone of the session, and takes its time.
+    begun = F.col("begun") - F.pmod("begun", F.lit(_SECONDS[grain]))
+    rows = rows.withColumn("begun", begun)
+    return rows.groupBy(*_WHAT, "begun", "bucket").agg(*_sums())
+
+
+def _sums() -> list[Column]:
+    return [
+        *(F.sum(name).alias(name) for name in (*_COUNTS, *_ADDED_UP, *_TIMES)),
+        F.max("latency_max_ms").alias("latency_max_ms"),
+    ]
+
+
+# -- rows of the table
+
+
+def _told(counted: DataFrame, grain: str) -> DataFrame:
+    """The buckets of each period put together, as rows of the table."""
+    in_bucket = F.shiftleft(F.col("bucket").cast("bigint"), _COUNT_BITS) + F.col("delivered")
+    timed = F.sum(F.when(F.col("bucket").isNotNull(), F.col("delivered")))
+    whole = counted.groupBy(*_WHAT, "begun").agg(
+        *_sums(), timed.alias("timed"), F.sort_array(F.collect_list(in_bucket)).alias("packed")
     )
     judged = F.col("delivered") + F.col("dead")
-    timed = F.aggregate("latency_histogram", F.lit(0).cast("bigint"), lambda sum_, each: sum_ + each["count"])
     values = {
+        "grain": F.lit(grain),
+        "period": F.timestamp_seconds("begun"),
         "delivery_rate": F.when(judged > 0, F.col("delivered") / judged),
-        "per_second": F.col("ended") / seconds,
-        "latency_mean_ms": F.when(timed > 0, F.col("latency_ms") / timed),
-        **{name: _quantile(timed, share) for name, share in _SHARES.items()},
-    }
-    return whole.select(*(values.get(name, F.col(name)).alias(name) for name in MEASURES.names))
-
-
-def _quantile(timed: Column, share: float) -> Column:
-    """`buckets.quantile` over the sorted histogram."""
-    wanted = F.ceil(F.lit(share) * timed)
-    begin = F.struct(F.lit(0).cast("bigint").alias("seen"), F.lit(None).cast("int").alias("bucket"))
-    found = F.aggregate(
-        "latency_histogram",
-        begin,
-        lambda so_far, each: F.when(so_far["seen"] >= wanted, so_far).otherwise(
-            F.struct((so_far["seen"] + each["count"]).alias("seen"), each["bucket"].alias("bucket"))
+        "per_second": F.col("ended") / _SECONDS[grain],
+        "latency_mean_ms": F.col("latency_ms") / F.col("timed"),
+        "latency_histogram": F.transform(
+            "packed", lambda each: F.struct(_bucket(each).alias("bucket"), _count(each).alias("count"))
         ),
+    }
+    quantiles = whole.withColumn("quantiles", _quantiles())
+    values |= {name: middle_column(F.col(f"quantiles.{name}")) for name in _SHARES}
+    return quantiles.select(*(values.get(name, F.col(name)).alias(name) for name in MEASURES.names))
+
+
+def _bucket(packed: Column) -> Column:
+    return F.shiftright(packed, _COUNT_BITS).cast("int")
+
+
+def _count(packed: Column) -> Column:
+    return packed.bitwiseAND(F.lit((1 << _COUNT_BITS) - 1))
+
+
+def _quantiles() -> Column:
+    """The buckets of `_SHARES`, as a struct: the first at which so many have been seen."""
+    nothing = F.lit(None).cast("int")
+    wanted = {
+        name: F.greatest(F.ceil(F.lit(share) * F.col("timed")), F.lit(1)) for name, share in _SHARES.items()
+    }
+
+    def further(so_far: Column, each: Column) -> Column:
+        seen = so_far["seen"] + _count(each)
+        found = (
+            F.coalesce(so_far[name], F.when(seen >= enough, _bucket(each))).alias(name)
+            for name, enough in wanted.items()
+        )
+        return F.struct(seen.alias("seen"), *found)
+
+    begin = F.struct(_number(0).alias("seen"), *(nothing.alias(name) for name in _SHARES))
+    searched = F.aggregate("packed", begin, further)
+    # Most devices have one latency in a minute, or a few that are alike: nothing to search.
+    only = F.struct(
+        F.col("timed").alias("seen"), *(_bucket(F.get("packed", F.lit(0))).alias(name) for name in _SHARES)
     )
-    # The middle of the last bucket may lie above all that is in it.
-    return F.when(timed > 0, F.least(middle_column(found["bucket"]), "latency_max_ms"))
+    return F.when(F.size("packed") == 1, only).otherwise(searched)

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -274,9 +273,7 @@ def _connect(remote: str, app: str, settings: Mapping[str, str]) -> SparkSession
     host, port = connect_address(remote)
     if missing := missing_for_connect():
         needs = ", ".join(missing)
-        raise ConfigurationError(
-            f"Spark Connect needs {needs}, not installed: pip install 'pyspark[connect]'"
-        )
+        raise ConfigurationError(f"Spark Connect needs {needs}, not installed: pip install 'remuda[connect]'")
     from pyspark.sql import SparkSession
 
     try:
@@ -350,13 +347,14 @@ def record_archive() -> bool:
     It takes half a minute at the lowest priority and 190 MB in the cache folder, once per version of either.
     """
     archive = _archive(find_java())
-    with _lock(archive.lock) as mine:
+    with archive.claim(2 * RECORDING_SECONDS) as mine:
         if not mine:
             return False
         if archive.usable():
             return True
         with suppress(OSError):
             os.nice(19)
+        archive.drop_drafts()
         archive.make_base()
         draft = archive.file.with_suffix(f".new-{os.getpid()}")
         try:
@@ -371,7 +369,7 @@ def record_archive() -> bool:
         return made
 
 
-def _record(archive: ClassArchive, draft: Path) -> int | None:
+def _record(archive: ClassArchive, draft: Path) -> int:
     """Run what sessions commonly do in a Java that writes `draft` when it ends; how it ended."""
     options = " ".join([*archive.recording_options(draft), "-XX:+UseSerialGC"])
     spark = open_session(master="local[1]", memory="1g", settings={JAVA_OPTIONS: options})
@@ -386,21 +384,8 @@ def _record(archive: ClassArchive, draft: Path) -> int | None:
     gateway.shutdown()
     if process.stdin:
         process.stdin.close()  # how the driver's Java learns that it is to end
-    return process.wait(timeout=RECORDING_SECONDS)
-
-
-@contextmanager
-def _lock(file: Path) -> Iterator[bool]:
-    """Whether this process is the one that may; a lock left behind by a dead process does not last."""
-    with suppress(FileNotFoundError):
-        if time.time() - file.stat().st_mtime > 2 * RECORDING_SECONDS:
-            file.unlink()
     try:
-        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    except FileExistsError:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        file.unlink(missing_ok=True)
+        return process.wait(timeout=RECORDING_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()

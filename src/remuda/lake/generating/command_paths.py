@@ -69,6 +69,11 @@ def _refused_for_good() -> Weighted:
     ]
 
 
+def _expired_and_replayed(unanswered: int) -> CommandWalk:
+    walk = _unanswered(unanswered).transmitted()
+    return walk.failed(EndReason.EXPIRED, DEVICE).replayed()
+
+
 def _push_ends() -> Weighted:
     """What happens on the push path besides the usual."""
     late_accept = CommandWalk().sent().then(CommandStatus.TO_RETRY, ACCEPT, "accept_timeout")
@@ -87,10 +92,9 @@ def _push_ends() -> Weighted:
         (0.003, late_accept.then(CommandStatus.SENT_TO_DEVICE, about(2_500)).answered()),
         (0.0015, unknown.failed(EndReason.OUTCOME_UNKNOWN, LATE_RESULT)),
         (0.001, again.transmitted().answered()),
-        (0.001, _unanswered(2).transmitted().failed(EndReason.EXPIRED, DEVICE).replayed().transmitted().answered()),
-        (0.0005, _unanswered(1).transmitted().failed(EndReason.EXPIRED, DEVICE).replayed().sent()
-         .failed(EndReason.BAD_TOKEN, about(200))),
-    ]  # fmt: skip
+        (0.001, _expired_and_replayed(2).transmitted().answered()),
+        (0.0005, _expired_and_replayed(1).sent().failed(EndReason.BAD_TOKEN, about(200))),
+    ]
 
 
 def _retries(shares: tuple[float, ...]) -> Weighted:

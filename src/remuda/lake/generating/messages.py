@@ -48,8 +48,12 @@ def messages(spark: SparkSession, recipe: Recipe) -> DataFrame:
     if recipe.planted:
         drawn = drawn.transform(lambda frame: _with_faults(spark, recipe, frame))
     waits = _path_table(spark, recipe)
-    moved = drawn.join(F.broadcast(waits), "path").withColumn("added_ms", _moment(recipe, draw))
-    return moved.select("number", "trail", "path", _times(recipe, draw).alias("times"))
+    moved = (
+        drawn.join(F.broadcast(waits), "path")
+        .withColumn("added_ms", _moment(recipe, draw))
+        .withColumn("pace", _pace(recipe))
+    )
+    return moved.select("number", "trail", "path", _times(draw).alias("times"))
 
 
 def device_number(draw: Draw) -> Column:
@@ -169,23 +173,23 @@ def _moment(recipe: Recipe, draw: Draw) -> Column:
     )
 
 
-def _times(recipe: Recipe, draw: Draw) -> Column:
+def _pace(recipe: Recipe) -> Column:
+    paces = (F.lit(_PACES[place % len(_PACES)]) for place in range(len(recipe.trails)))
+    return F.element_at(F.array(*paces), F.col("trail") + 1)
+
+
+def _times(draw: Draw) -> Column:
     """The moments of a path's steps: each a wait after the one before."""
-    pace = F.element_at(
-        F.array(*(F.lit(_PACES[place % len(_PACES)]) for place in range(len(recipe.trails)))),
-        F.col("trail") + 1,
-    )
 
     def wait_ms(wait: Column, step: Column) -> Column:
         share = draw.share("wait", step)
-        uneven = wait["mean"] * pace * -F.ln(1.0 - share)
+        uneven = wait["mean"] * F.col("pace") * -F.ln(1.0 - share)
         return wait["fixed"] + F.floor(wait["spread"] * share + uneven).cast("bigint")
 
-    return F.aggregate(
-        "waits",
-        F.array(F.col("added_ms")),
-        lambda times, wait: F.array_append(times, F.element_at(times, -1) + wait_ms(wait, F.size(times))),
-    )
+    def go_on(times: Column, wait: Column) -> Column:
+        return F.concat(times, F.array(F.element_at(times, -1) + wait_ms(wait, F.size(times))))
+
+    return F.aggregate("waits", F.array(F.col("added_ms")), go_on)
 
 
 def _whole(number: int) -> Column:

@@ -45,7 +45,8 @@ _WHO = {
 }
 _ID_SPREAD = 0x5DEECE66D  # odd: numbers are spread over all ids without two becoming the same
 _STEP_TABLE = """
-    code int, `left` string, entered string, attempt int, reason string, first_who int, count_who int, turn int,
+    code int, `left` string, entered string, attempt int, reason string,
+    first_who int, count_who int, turn int,
     mark string, lost boolean, twice boolean, behind bigint, set_back bigint
 """
 
@@ -74,7 +75,7 @@ def numbered(recipe: Recipe, messages: DataFrame) -> DataFrame:
 
 
 def _steps(recipe: Recipe, messages: DataFrame) -> DataFrame:
-    """One row for each step of a message up to the end, in as few bytes as can be: all of them are shuffled."""
+    """One row for each step up to the end, in as few bytes as can be: all of them are sent round."""
     rows = messages.select(
         "number", "trail", "path", "times", F.posexplode("times").alias("step", "made_ms")
     ).where(F.col("made_ms") <= recipe.end_ms)
@@ -142,7 +143,7 @@ def records(spark: SparkSession, recipe: Recipe, steps: DataFrame) -> DataFrame:
 def _message_id(draw: Draw) -> Column:
     """Like those of `remuda.ids`: when it was added, some chance, and a part that no other message has."""
     unique = F.col("number") * F.lit(_ID_SPREAD) + F.lit(1)
-    return F.concat(spell(F.col("added_ms"), 10), spell(draw.bits("id"), 8), spell(unique, 8))
+    return F.concat(spell(F.col("added_ms"), 5), spell(draw.bits("id"), 4), spell(unique, 4))
 
 
 def _about(recipe: Recipe, draw: Draw) -> dict[str, Column]:
