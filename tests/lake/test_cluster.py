@@ -20,14 +20,15 @@ import pyspark
 import pytest
 
 from remuda.lake.java import find_java, java_home
-from remuda.lake.session import _archive, missing_for_connect
+from remuda.lake.session import _archive
 from remuda.lifecycle import State, meaning_of
+from tests.lake.stores import worked
 
 SPARK_HOME = Path(pyspark.__file__).parent
 SMALL_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 ARCHIVE = _archive(find_java())
 QUICK_JAVA = " ".join([SMALL_JAVA, *(ARCHIVE.options() if ARCHIVE.usable() else [])])
-SECONDS = 90
+SECONDS = 110
 MEANING = meaning_of(State.PENDING, State.PROCESSING)
 
 # Both programs run code of the package on executors: in a function, and in a data source.
@@ -69,12 +70,23 @@ SHARED = """
             from remuda.lifecycle import State, meaning_of
             yield remuda.__file__, meaning_of(State.PENDING, State.PROCESSING)
 
+    def carry(spark, url, place):
+        from datetime import UTC, datetime
+        from remuda.lake.build import build
+        from remuda.lake.ingest import ingest
+        from remuda.lake.place import Lake
+        lake = Lake(place)
+        carried = ingest(lake, spark, url, source="main", tasks=2, on_round=lambda _: None)
+        build(lake, spark, now=datetime.now(UTC))
+        rows = lake.histories.read(spark).groupBy("outcome").count().collect()
+        return [carried, {row["outcome"]: row["count"] for row in rows}]
+
     def read_moves(spark):
         spark.dataSource.register(Moves)
         return [list(row) for row in spark.read.format("moves").load().collect()]
 """
 ON_A_CLUSTER = """
-    master, bare_python, driver_java, executor_java = sys.argv[1:]
+    master, bare_python, driver_java, executor_java, url, place = sys.argv[1:]
     settings = {
         "spark.executor.memory": "512m",
         "spark.executor.extraJavaOptions": executor_java,
@@ -91,6 +103,7 @@ ON_A_CLUSTER = """
         moves = read_moves(spark)
         total = spark.range(1000).repartition(2).agg({"id": "sum"}).first()[0]
         again = ship(spark)
+        carried = carry(spark, url, place)
         spark.sparkContext.pythonExec = bare_python
         try:
             check_executors(spark)
@@ -105,23 +118,27 @@ ON_A_CLUSTER = """
         "seen": [row.asDict() for row in seen],
         "moves": moves,
         "total": total,
+        "carried": carried,
         "complaint": complaint,
     }))
 """
 THROUGH_CONNECT = """
-    with session(remote=sys.argv[1], settings={"spark.sql.shuffle.partitions": "2"}) as spark:
+    remote, url, place = sys.argv[1:]
+    with session(remote=remote, settings={"spark.sql.shuffle.partitions": "2"}) as spark:
         package = ship(spark)
         check_executors(spark)
         seen = spark.range(0, 2, 1, 2).mapInArrow(legal, SEEN).collect()
         moves = read_moves(spark)
         zone = spark.conf.get("spark.sql.session.timeZone")
         partitions = spark.conf.get("spark.sql.shuffle.partitions")
+        carried = carry(spark, url, place)
     print(json.dumps({
         "package": package.name,
         "driver": os.getpid(),
         "seen": [row.asDict() for row in seen],
         "moves": moves,
         "settings": [zone, partitions],
+        "carried": carried,
     }))
 """
 
@@ -244,14 +261,23 @@ def run(program: str, *arguments: str, folder: Path) -> dict[str, Any]:
     return answer
 
 
+@pytest.fixture
+def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """The URL of a store with something in it, and a place for a lake."""
+    folder = tmp_path_factory.mktemp("filled")
+    url = f"sqlite:///{folder}/app.db"
+    worked(url, "emails", 20, dead_every=10)
+    return url, str(folder / "lake")
+
+
 def test_executors_in_processes_of_their_own_run_the_package_that_was_shipped(
-    cluster: str, tmp_path: Path
+    cluster: str, filled: tuple[str, str], tmp_path: Path
 ) -> None:
     bare = tmp_path / "bare-python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     bare.chmod(0o755)
 
-    answer = run(ON_A_CLUSTER, cluster, str(bare), SMALL_JAVA, QUICK_JAVA, folder=tmp_path)
+    answer = run(ON_A_CLUSTER, cluster, str(bare), SMALL_JAVA, QUICK_JAVA, *filled, folder=tmp_path)
 
     seen = answer["seen"]
     assert all(answer["package"] in row["file"] for row in seen)
@@ -262,19 +288,20 @@ def test_executors_in_processes_of_their_own_run_the_package_that_was_shipped(
     assert [python for python, _ in answer["checked"]] == [platform.python_version()] * 2
     assert all(answer["package"] in file and meaning == MEANING for file, meaning in answer["moves"])
     assert answer["total"] == 499_500
+    assert answer["carried"] == [60, {"delivered": 18, "dead": 2}]
     assert not answer["shipped twice"]
     assert "No module named 'pyarrow'" in answer["complaint"]
     assert [file.name for file in tmp_path.iterdir()] == ["bare-python"]
 
 
-@pytest.mark.skipif(bool(missing_for_connect()), reason=f"Connect needs {missing_for_connect()}")
-def test_connect_runs_the_package_and_a_data_source_on_the_server(
-    connect_server: str, tmp_path: Path
+def test_connect_runs_the_package_a_data_source_and_the_pipeline_on_the_server(
+    connect_server: str, filled: tuple[str, str], tmp_path: Path
 ) -> None:
-    answer = run(THROUGH_CONNECT, connect_server, folder=tmp_path)
+    answer = run(THROUGH_CONNECT, connect_server, *filled, folder=tmp_path)
 
     assert all(answer["package"] in row["file"] for row in answer["seen"])
     assert answer["driver"] not in {row["process"] for row in answer["seen"]}
     assert len(answer["moves"]) == 2
     assert all(answer["package"] in file and meaning == MEANING for file, meaning in answer["moves"])
     assert answer["settings"] == ["UTC", "2"]
+    assert answer["carried"] == [60, {"delivered": 18, "dead": 2}]

@@ -140,7 +140,7 @@ class LakeTable:
             .withColumn(partition, F.expr(self.spec.partition_of))
             .write.partitionBy(partition)
             .option("compression", "zstd")
-            .mode("errorifexists")
+            .mode("error")
             .parquet(self.root.for_spark(folder))
         )
         return [self._described(path, size) for path, size in self.root.parquet_files(folder)]

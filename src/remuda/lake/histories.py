@@ -29,7 +29,9 @@ from remuda.lake.codes import (
 from remuda.lake.schemas import HISTORIES, JOB_STAGES, STAGES
 from remuda.stores.command_trail import trail_name
 
-KEY = ("source", "queue", "message")
+# The message first: where Spark sorts, it looks at the beginning of the first column before anything else,
+# and sources and queues are alike.
+KEY = ("message", "queue", "source")
 _ABOUT = ("name", "device", "lane", "gateway", "grid")
 _RECOVERED = pair("PROCESSING", "PENDING")
 _REPLAYED = (pair("FAILED", "PENDING"), pair("DELIVERY_FAILED", "QUEUED"))

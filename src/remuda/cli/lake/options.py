@@ -103,12 +103,13 @@ def _require() -> None:
 def opened_spark(where: SparkWhere) -> Iterator[SparkSession]:
     """A session for one command, stopped at its end."""
     from remuda.lake.session import open_session
-    from remuda.lake.shipping import ship
+    from remuda.lake.shipping import check_executors, ship
 
     with output.waiting("starting Spark …"):
         spark = open_session(master=where.master, remote=where.remote, memory=where.memory)
     try:
-        ship(spark)
+        if ship(spark) is not None:
+            check_executors(spark)  # says what they lack, instead of a trace from far away
         yield spark
     finally:
         spark.stop()

@@ -110,12 +110,12 @@ def _listed(names: Sequence[str], most: int = 8) -> str:
 
 def _summary(data: ReportData) -> Markup:
     counts = (
-        _tile("delivery rate", share(data.delivery_rate), "delivered of delivered + dead", class_="main"),
+        _tile("delivery rate", share(data.delivery_rate), "of delivered + dead", class_="main"),
         _tile("added", count(data.total("added"))),
         _tile("delivered", count(data.total("delivered"))),
         _tile("dead", count(data.total("dead")), class_="bad" if data.total("dead") else ""),
         _tile("removed", count(data.total("removed"))),
-        _tile("live", count(data.total("live")), "at the end of the period"),
+        _tile("live", count(data.total("live")), "at the end"),
     )
     ways = (
         *(_latency_tile(data, kind) for kind in data.kinds),

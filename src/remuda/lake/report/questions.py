@@ -301,10 +301,11 @@ def slowest(asked: Asked) -> DataFrame:
         .groupBy(F.col("of.what").alias("what"), "source", "queue", F.col("of.key").alias("key"))
         .agg(
             F.count(F.lit(1)).alias("delivered"),
-            F.percentile_approx("latency_ms", 0.5, 1000).alias("p50"),
-            F.percentile_approx("latency_ms", 0.9, 1000).alias("p90"),
+            # Both at once: each such aggregate sorts all messages.
+            F.percentile_approx("latency_ms", [0.5, 0.9], 1000).alias("parts"),
             F.max("latency_ms").alias("slowest"),
         )
+        .withColumns({"p50": F.col("parts")[0], "p90": F.col("parts")[1]})
         .select("*", F.row_number().over(slow_first).alias("place"))
         .where(F.col("place") <= SLOWEST)
     )

@@ -40,6 +40,7 @@ MOST_ATTEMPTS = 200
 _LONGEST = timedelta(days=3650)
 _EARLIEST = timedelta(seconds=-1)  # a settlement is written a moment after it was decided, not more
 _NOTHING = timedelta(0)
+_UNUSED = random.Random(0)
 
 
 class Model(StrEnum):
@@ -143,7 +144,9 @@ def _as_recorded(job: Message, lives: list[list[Run]]) -> Lived:
 def _try(plan: Plan, job: Message, lives: list[list[Run]], leaning: Leaning) -> tuple[Lived, Evidence]:
     seed = f"{plan.seed}/{job.queue}/{job.message}"
     guess = Guess(plan.curves, job.queue, job.name, seed, leaning)
-    attempt = _Try(plan, lives, guess, random.Random(seed))
+    # Seeding takes longer than most jobs; without jitter nobody draws.
+    rng = random.Random(seed) if plan.policy.jitter else _UNUSED
+    attempt = _Try(plan, lives, guess, rng)
     lived = attempt.live()
     ended, outcome = attempt.ended, DELIVERED if lived is None else DEAD
     latency = to_ms(ended) - job.added_ms if lived is None and ended is not None else None
@@ -156,7 +159,7 @@ class _Try:
 
     def __init__(self, plan: Plan, lives: list[list[Run]], guess: Guess, rng: random.Random) -> None:
         self._plan, self._lives, self._guess, self._rng = plan, lives, guess, rng
-        self._world = _World(lives, guess)
+        self._world = _World(lives, guess) if plan.model is Model.TIME else None
         self.starts: list[datetime] = []
         self.retries = 0
         self.ended: datetime | None = None
@@ -197,7 +200,7 @@ class _Try:
         return NO_END
 
     def _goes(self, life: list[Run], number: int, start: datetime) -> Run:
-        if self._plan.model is Model.TIME:
+        if self._world is not None:
             return self._world.run_at(start)
         if number <= len(life):
             return life[number - 1]

@@ -103,7 +103,7 @@ def duration_ticks(lowest_ms: float, highest_ms: float) -> list[Tick]:
 
 
 _MINUTES = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720)
-_DAYS = (1, 2, 7, 14)
+_DAYS = (1, 2, 4, 7, 14)
 
 
 def time_ticks(since: datetime, until: datetime, wanted: int = 9) -> list[Tick]:
