@@ -151,6 +151,7 @@ def columns_of(entry: bytes) -> Sequence[Any]:
     """What a packed entry holds, as it stands there: messages, left, entered, at_ms, dwell_ms, attempt,
     reason, who, name, about. All but `messages` are one value for every message, or a list.
     """
+    columns: list[Any]
     version, *columns = (_json_decoder if entry[:1] == b"[" else _decoder).decode(entry)
     if version == _VERSION:
         columns.append(None)  # nothing to say about them

@@ -23,26 +23,29 @@ from remuda.transition import to_ms
 
 
 class Anomaly(StrEnum):
-    """The kinds. A record that would show several shows the first of them in this order."""
+    """The kinds. A record shows one of the first four at most: the first, where it would show several.
 
-    DUPLICATE = "duplicate"
+    `gap` and `duplicate` are about a number of a trail, `stopped` is about a message.
+    """
+
     AFTER_END = "after_end"
     ILLEGAL_MOVE = "illegal_move"
     BROKEN_CHAIN = "broken_chain"
     CLOCK_BACKWARDS = "clock_backwards"
     GAP = "gap"
+    DUPLICATE = "duplicate"
     STOPPED = "stopped"
 
 
 ANOMALY_MEANINGS: Mapping[Anomaly, str] = MappingProxyType(
     {
-        Anomaly.DUPLICATE: "a number of a trail that more than one record has",
         Anomaly.AFTER_END: "something happened to a message that had ended, other than its replay or removal",
         Anomaly.ILLEGAL_MOVE: "a move that the lifecycle does not know",
         Anomaly.BROKEN_CHAIN: "a record leaves another state than the one before it entered, or adds again "
         "what still lived",
         Anomaly.CLOCK_BACKWARDS: "a record is more than a second older than the one before it of its message",
         Anomaly.GAP: "numbers of a trail that no record has",
+        Anomaly.DUPLICATE: "a number of a trail that more than one record has",
         Anomaly.STOPPED: "a message stays with a worker or on its way for longer than any deadline allows",
     }
 )

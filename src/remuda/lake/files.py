@@ -99,7 +99,7 @@ class DayFiles:
 def described(written: Sequence[Written]) -> pa.RecordBatch:
     """The files as rows, for the driver."""
     longs = pa.list_(pa.field("element", pa.int64()))
-    columns = list(zip(*written, strict=True)) if written else [[] for _ in Written._fields]
+    columns: list[Any] = list(zip(*written, strict=True)) if written else [[] for _ in Written._fields]
     types = (pa.string(), pa.int64(), pa.string(), pa.int64(), longs, longs)
     return pa.record_batch(
         [pa.array(list(column), kind) for column, kind in zip(columns, types, strict=True)],

@@ -44,7 +44,9 @@ class TableSpec(NamedTuple):
 
         # Spark's own names of types, back-quoted names: `left` and `at` are words of SQL.
         ddl = ", ".join(f"`{column.name}` {column.type}" for column in self.columns)
-        return StructType.fromDDL(ddl)
+        schema = StructType.fromDDL(ddl)
+        assert isinstance(schema, StructType)  # noqa: S101 - of several columns nothing else is made
+        return schema
 
     def arrow_schema(self, *, partition: bool = False) -> pa.Schema:
         """The same for Arrow."""

@@ -147,7 +147,7 @@ def _anomalies_tile(data: ReportData) -> Markup:
     found = sum(kind.count for kind in data.anomalies)
     kinds = ", ".join(f"{count(kind.count)} {kind.kind}" for kind in data.anomalies)
     figure = count(found) if found else "none"
-    return _tile("anomalies", figure, kinds or "every record in place", class_="bad" if found else "")
+    return _tile("anomalies", figure, kinds or "in this period", class_="bad" if found else "")
 
 
 def _queues_table(data: ReportData) -> Markup:

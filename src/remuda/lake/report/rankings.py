@@ -176,7 +176,10 @@ def anomalies_section(data: ReportData) -> Markup:
     """What cannot be, or should not."""
     title = "Anomalies"
     if not data.anomalies:
-        words = "None: every recorded move is one of the lifecycle, and no record is missing."
+        words = (
+            "None found: no move that the lifecycle does not know, no record missing or doubled, "
+            "no clock that ran backwards, no message that stopped."
+        )
         return section("anomalies", title, sentence(words))
     heads = (Head("kind"), Figures("found"), Head("first (UTC)"), Head("last (UTC)"), Head("meaning"))
     rows = [
