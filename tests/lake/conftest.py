@@ -9,8 +9,11 @@ from pyspark.sql import SparkSession
 
 from remuda.lake.session import open_session
 
-# For many small queries: one collector thread, and no compiler that needs minutes to pay off.
+# For many small queries: one collector thread, and no compilers that need minutes to pay off. Programs that
+# run in processes of their own (on a cluster) have Spark's generated code.
 FOR_TESTS = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
 }

@@ -19,7 +19,7 @@ from remuda.lake.schemas import HISTORIES, MEASURES
 from tests.lake.batches import frame, put
 
 START = datetime(2026, 3, 2, 6, tzinfo=UTC)
-WISH = {"transitions": 4_000, "start": START, "span": timedelta(days=4), "seed": 5}
+WISH = {"transitions": 2_000, "start": START, "span": timedelta(days=2), "seed": 5}
 FAULTS = Faults(illegal_move=3, gap=2, stopped=2, after_end=2, clock_backwards=3, broken_chain=2)
 LATER = START + timedelta(days=60)
 
@@ -53,10 +53,10 @@ def test_batch_by_batch_the_tables_come_out_as_if_made_at_once(
     whole: DataFrame, spark: SparkSession, tmp_path: Path
 ) -> None:
     lake = Lake(str(tmp_path))
-    for rows in _batches(whole, 3):
+    for rows in _batches(whole, 2):
         put(lake, rows)
         built = build(lake, spark, now=LATER)
-    assert built.batch == 3
+    assert built.batch == 2
     names = [name for name in HISTORIES.names if name != "batch"]
     _same(lake.histories.read(spark), histories_of(whole), names)
     histories = lake.histories.read(spark)
@@ -102,7 +102,7 @@ def test_killed_between_any_two_steps_the_tables_are_the_same(
 def test_planted_faults_are_found_exactly(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(str(tmp_path))
     # Long enough for what was planted at its beginning to have stopped by its end, and for nothing else.
-    wish = {**WISH, "span": timedelta(days=12), "faults": FAULTS}
+    wish = {**WISH, "transitions": 4_000, "span": timedelta(days=12), "faults": FAULTS}
     faulty = generate(spark, **wish).cache()
     true = truth(spark, **wish)
     for rows in _batches(faulty, 2):

@@ -204,6 +204,30 @@ def test_an_accept_after_a_shorter_deadline_is_waited_for_while_the_call_runs() 
     assert brief(hasty.tried) == ("delivered", None, 1, 1, 14)
 
 
+def test_half_of_an_answer_in_time_keeps_the_wait_open() -> None:
+    story = push().transmitted()
+    story.then(Acknowledged(attempt=1, acknowledged=True, dedup="up"), after=11 * SECOND)
+    record = told_of(story.then(Answered(attempt=1, dedup="up", answer=OK), after=8 * SECOND))
+    same = under(EXACT, record)  # 19 s after the tx-ack, though the device has but 12
+    assert same.tried == same.recorded
+    assert (same.evidence, same.tried.retries) == (Evidence.RECORDED, 0)
+
+
+def test_a_record_that_the_rules_do_not_explain_stays_as_it_is() -> None:
+    story = Story(push(CommandType.TOP_UP).command).unanswered()
+    # No engine sends a token again like this.
+    told = told_of(story)
+    again = [
+        each._replace(at_ms=each.at_ms + 3_600_000)
+        for each in told_of(answered(push(), after=SECOND)).records
+    ]
+    released = again[0]._replace(left="TO_RETRY")
+    told = told._replace(outcome="delivered", records=[*told.records, released, *again[1:]])
+    verdict = under(replace(EXACT, device=MINUTE), told)
+    assert verdict.tried == verdict.recorded
+    assert (verdict.evidence, verdict.at_worst, verdict.at_best) == (Evidence.UNEXPLAINED, False, True)
+
+
 # -- a whole fleet
 
 
@@ -243,6 +267,7 @@ def test_a_fleet_on_spark(spark: SparkSession, trail: Sequence[Transition]) -> N
     histories, transitions = frames(spark, trail)
     same = what_if_commands(histories, transitions, timings=EXACT, base=EXACT)
     same_on_both_sides(same)
+    assert same.unexplained == 0
     assert 0 < same.played < same.recorded.messages == len(lives_of(trail))
     hasty = replace(EXACT, device=3 * SECOND, accept=5 * SECOND)
     told = what_if_commands(histories, transitions, timings=hasty, base=EXACT)

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from remuda.devices.command import (
     FAMILIES,
@@ -90,12 +91,23 @@ def play_command(plan: Plan, message: Message) -> Verdict:
     if message.outcome == DEAD and message.reason in KEPT:
         return Verdict(recorded, recorded, Evidence.RECORDED, at_worst=False, at_best=False)
     command = _with_expectation(command, lives)
+    if not _is_explained(plan, message, command, lives, recorded):
+        # What a try would show is then not the work of other deadlines.
+        return Verdict(recorded, recorded, Evidence.UNEXPLAINED, at_worst=False, at_best=True)
     tried, evidence = _try(plan, message, command, lives, Leaning.LIKELY)
     at_worst = at_best = tried.outcome == DELIVERED
     if evidence is not Evidence.RECORDED:
         at_worst = _try(plan, message, command, lives, Leaning.WORST)[0].outcome == DELIVERED
         at_best = _try(plan, message, command, lives, Leaning.BEST)[0].outcome == DELIVERED
     return Verdict(recorded, tried, evidence, at_worst, at_best)
+
+
+def _is_explained(
+    plan: Plan, message: Message, command: Command, lives: Sequence[Life], recorded: Lived
+) -> bool:
+    """Whether the rules, under the deadlines that were in force, make of the record what was recorded."""
+    control, _ = _try(replace(plan, timings=plan.base), message, command, lives, Leaning.LIKELY)
+    return (control.outcome, control.attempts) == (recorded.outcome, recorded.attempts)
 
 
 def new_command(message: Message) -> Command:
@@ -123,7 +135,7 @@ def _with_expectation(command: Command, lives: Sequence[Life]) -> Command:
         expectation = Expectation(read=CommandType.READ_CREDIT, at_least=APPLIED)
     else:
         return command
-    return msgspec.structs.replace(command, expectation=expectation)
+    return replace(command, expectation=expectation)
 
 
 def _as_recorded(message: Message, lives: Sequence[Life]) -> Lived:

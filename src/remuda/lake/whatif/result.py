@@ -57,6 +57,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     between     in time: decided by the nearer of two recorded attempts that went differently
     estimated   decided by how others of their kind fared at such an attempt
     no_data     came to an attempt that no recorded message ever made; it counts as failed
+    unexplained  commands whose record is not what the rules make of it under `base`; they stay as they are
     delivered_at_least, delivered_at_most   if all that is not known had gone badly, or well
     changes     queues and names, those with the largest change first
     rows        a DataFrame with a row for each message
@@ -72,6 +73,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     between: int
     estimated: int
     no_data: int
+    unexplained: int
     delivered_at_least: int
     delivered_at_most: int
     changes: tuple[Change, ...]
@@ -123,6 +125,7 @@ def _counted(
         between=total["between"],
         estimated=total["estimated"],
         no_data=total["no_data"],
+        unexplained=total["unexplained"],
         delivered_at_least=total["at_worst"],
         delivered_at_most=total["at_best"],
         changes=_largest(groups),
@@ -132,7 +135,7 @@ def _counted(
 
 _SUMS = (
     *(f"{side}{name}" for side in _SIDES for name in ("delivered", "attempts", "retries")),
-    *("messages", "played", "between", "estimated", "no_data", "at_worst", "at_best"),
+    *("messages", "played", "between", "estimated", "no_data", "unexplained", "at_worst", "at_best"),
 )
 
 

@@ -30,6 +30,7 @@ class Evidence(IntEnum):
     BETWEEN = 1  # in time: between two recorded attempts that went differently
     ESTIMATED = 2
     NO_DATA = 3
+    UNEXPLAINED = 4  # commands: the rules do not give its record back under its own deadlines
 
 
 class Leaning(IntEnum):

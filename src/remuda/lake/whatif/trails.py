@@ -150,7 +150,8 @@ def with_records(histories: DataFrame, transitions: DataFrame) -> DataFrame:
     record = F.struct(
         "seq", "left", "entered", F.unix_millis("at").alias("at_ms"), "dwell_ms", "attempt", "reason"
     )
-    moves = transitions.select("source", "queue", "message", F.col("seq"), record.alias("record"))
+    key = ("source", "queue", "message")
+    moves = transitions.select(*(F.col(name).alias(f"of_{name}") for name in key), record.alias("record"))
     messages = histories.select(
         *_LIFE,
         "last_seq",
@@ -166,9 +167,9 @@ def with_records(histories: DataFrame, transitions: DataFrame) -> DataFrame:
         "latency_ms",
     )
     # Left: a message whose records are gone is counted, not forgotten.
-    joined = messages.join(moves, ["source", "queue", "message"], "left").where(
-        "seq IS NULL OR seq BETWEEN first_seq AND last_seq"
-    )
+    same = [F.col(name) == F.col(f"of_{name}") for name in key]
+    of_this_life = F.col("record.seq").between(F.col("first_seq"), F.col("last_seq"))
+    joined = messages.join(moves, [*same, of_this_life], "left")
     kept = [name for name in messages.columns if name not in _LIFE]
     return (
         joined.groupBy(*_LIFE, *kept)
