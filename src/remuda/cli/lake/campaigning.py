@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -162,6 +161,8 @@ def run_campaign(
 
 
 async def _run(lake: Lake, name: str, url: str, fleet_name: str, *, once: bool, as_json: bool) -> Status:
+    import asyncio
+
     from remuda.devices.fleet import Fleet
     from remuda.lake.campaign import advance
 
