@@ -21,7 +21,7 @@ FOR_TESTS = {
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A session on one core (another process tests beside it), with two shuffle partitions."""
-    session = open_session(master="local[1]", app="remuda tests", memory="1g", settings=FOR_TESTS)
+    """A session on two cores, with two shuffle partitions."""
+    session = open_session(master="local[2]", app="remuda tests", memory="1g", settings=FOR_TESTS)
     yield session
     session.stop()
