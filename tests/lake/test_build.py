@@ -200,3 +200,15 @@ def test_records_that_come_twice_count_once(spark: SparkSession, tmp_path: Path)
     (row,) = lake.histories.read(spark).collect()
     assert (row["records"], row["processing_ms"], row["deliveries"]) == (3, 5_000, 1)
     assert {each["kind"] for each in lake.anomalies.read(spark).collect()} == {"duplicate"}
+
+
+def test_a_message_that_is_added_again_while_it_lives_is_an_anomaly(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(str(tmp_path))
+    put(lake, frame(spark, _life("a", 1, START, *DONE[:2])))
+    build(lake, spark, now=START + timedelta(minutes=1))
+    put(lake, frame(spark, _life("a", 3, START + timedelta(minutes=1), *DONE[:1])))
+    build(lake, spark, now=START + timedelta(minutes=2))
+    found = [(row["kind"], row["message"], row["seq"]) for row in lake.anomalies.read(spark).collect()]
+    assert found == [("broken_chain", "a", 3)]

@@ -36,6 +36,8 @@ NEEDED: Mapping[str, str] = {
 ONE_MACHINE: Mapping[str, str] = {
     "spark.sql.shuffle.partitions": "8",
     "spark.sql.adaptive.enabled": "true",
+    # Joins whose partitions are small enough are made by hash, once their sizes are known.
+    "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "256m",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }

@@ -32,7 +32,7 @@ def build_anomalies(
     before = table.files(partitions={_PASSING})
     progress: dict[str, int] = {}
     if built < target:
-        found, progress = _found(lake, spark, built, target)
+        found, progress = _found(lake, spark, open_histories, built, target)
         rows = found.unionByName(still)
     elif still.count() == sum(each.records for each in before):
         return 0  # as it was
@@ -52,7 +52,9 @@ def build_anomalies(
     return sum(each.records for each in files if each.partition != _PASSING)
 
 
-def _found(lake: Lake, spark: SparkSession, built: int, target: int) -> tuple[DataFrame, dict[str, int]]:
+def _found(
+    lake: Lake, spark: SparkSession, open_histories: DataFrame, built: int, target: int
+) -> tuple[DataFrame, dict[str, int]]:
     """What the records of the batches in (built, target] show, and how far each trail was looked through."""
     from pyspark.sql import functions as F
 
@@ -66,7 +68,7 @@ def _found(lake: Lake, spark: SparkSession, built: int, target: int) -> tuple[Da
     spans = spark.createDataFrame(known, "source string, queue string, last_seq bigint")
 
     changed = lake.histories.read(spark, lake.histories.files(above=("batch", built)))
-    odd = suspects(changed.where(F.col("batch") > built))
+    odd = suspects(changed.where(F.col("batch") > built), open_histories)
     records = lake.transitions.read(spark).join(F.broadcast(odd.select(*_KEY).distinct()), _KEY, "left_semi")
     chained = chain_anomalies(records).where(F.col("batch").between(built + 1, target))
     found = row_anomalies(news).unionByName(gaps(spans, news)).unionByName(chained)
