@@ -42,8 +42,3 @@ def weight_column(state: Column) -> Column:
         F.when(state == first, F.lit(weight).cast("bigint")),
     )
     return cases.otherwise(F.lit(0).cast("bigint"))
-
-
-def link_column(left: Column, entered: Column) -> Column:
-    """What one record adds to `chain`: the weight that it enters less the weight that it leaves."""
-    return weight_column(entered) - weight_column(left)

@@ -165,7 +165,6 @@ HISTORIES = TableSpec(
     stats=("batch",),
 )
 
-GRAINS = ("minute", "hour", "day")
 DIMENSIONS = ("queue", "name", "lane", "gateway", "device")
 HISTOGRAM = "array<struct<bucket:int,count:bigint>>"
 

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from remuda.lake.place import Lake
     from remuda.lake.status import LakeStatus
 
-_AGAIN_AFTER = timedelta(seconds=5)
-
 
 def ingest(
     url: Url = None,

@@ -9,7 +9,7 @@ import typer
 
 from remuda.cli import output
 from remuda.cli.asking import confirm
-from remuda.cli.exits import ExitCode, fail, run, told_in_one_line
+from remuda.cli.exits import ExitCode, run, told_in_one_line
 from remuda.cli.lake.options import (
     DEFAULT_LAKE,
     LakePath,
@@ -27,7 +27,7 @@ from remuda.cli.times import Moment, local
 
 if TYPE_CHECKING:
     from remuda.lake.place import Lake
-    from remuda.lake.replay import Plan, Report
+    from remuda.lake.replay import Plan, Report, Selection
 
 
 def replay(
@@ -113,11 +113,9 @@ def replay(
     _show_done(done, as_json=as_json)
 
 
-def _planned(lake: Lake, selection: object, where: SparkWhere, now: datetime) -> Plan:
-    from remuda.lake.replay import Selection, make_plan
+def _planned(lake: Lake, selection: Selection, where: SparkWhere, now: datetime) -> Plan:
+    from remuda.lake.replay import make_plan
 
-    if not isinstance(selection, Selection):
-        fail("no selection", ExitCode.USAGE)
     with opened_spark(where) as spark, output.waiting("planning …"):
         return make_plan(lake, spark, selection, now=now)
 
