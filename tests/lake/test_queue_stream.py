@@ -16,7 +16,6 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from remuda import NewJob, Queue, RateLimit
 from remuda.lake.sources import register
-from remuda.lake.sources.held import held
 from remuda.lake.sources.holding import Holding, Terms, narrowed
 from remuda.lake.sources.queue import Asked, QueueStream
 from remuda.lake.trails import with_store
@@ -207,7 +206,7 @@ def test_what_was_lost_meanwhile_is_neither_read_nor_acked(url: str, stream: Str
     assert rows_of(first, start, end) == ["0", "1"]
 
     async def lose(store: Store) -> None:
-        deliveries = await held(store, QUEUE, [int(end["leases"], 16)])
+        deliveries = await store.held(QUEUE, [int(end["leases"], 16)])
         assert [each.name for each in deliveries] == ["buy", "buy"]
         await store.release(QUEUE, deliveries[:1], who="test", counted=True)
         (taken,) = await store.fetch(QUEUE, limit=5, lease=timedelta(minutes=1), who="worker")
@@ -240,7 +239,7 @@ def test_leases_are_renewed_while_a_batch_is_under_way(url: str) -> None:
         after = [each.lease_expires_at for each in await store.jobs(QUEUE, state=None, name=None, limit=10)]
         assert all(now is not None and now > then for now, then in zip(after, before, strict=True))
         (lease,) = {each.delivery.lease for each in messages}
-        assert len(await held(store, QUEUE, [lease])) == 2
+        assert len(await store.held(QUEUE, [lease])) == 2
         return before
 
     assert len(with_store(url, act)) == 2

@@ -273,6 +273,14 @@ class Store(ABC):
         """
 
     @abstractmethod
+    async def held(self, queue: str, leases: Sequence[int]) -> list[Delivery]:
+        """What `fetch` gave out under these leases (`Delivery.lease`) and nobody has ended or taken back.
+
+        For a program that was started anew and has only the numbers: what it gets can be settled, extended
+        and released as if it had fetched it itself.
+        """
+
+    @abstractmethod
     async def settle(self, queue: str, settlements: Sequence[Settlement], *, who: str) -> list[Settlement]:
         """Write outcomes; gives back those whose lease was lost, which changed nothing."""
 

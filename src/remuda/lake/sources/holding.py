@@ -19,7 +19,6 @@ from remuda.backoff import Backoff
 from remuda.codec import CONTENT_TYPE, decode_headers, decode_payload
 from remuda.errors import DecodeError, StoreUnavailableError
 from remuda.identity import make_identity
-from remuda.lake.sources.held import held
 from remuda.lake.sources.records import json_text
 from remuda.lifecycle import Reason, State
 from remuda.stores.contract import NO_SUSPECTS, Delivery, Settlement, Store, Suspects
@@ -148,7 +147,7 @@ class Holding:
         if batch in self._held:
             return self._held[batch]
         async with self.lock:
-            deliveries = await held(store, self._terms.queue, leases)
+            deliveries = await store.held(self._terms.queue, leases)
             if self._terms.max_deliveries is not None:
                 await store.release(self._terms.queue, deliveries, who=self._who, counted=True)
                 return []
@@ -167,7 +166,7 @@ class Holding:
             if messages is not None:
                 deliveries = [each.delivery for each in messages]
             else:
-                deliveries = await held(store, self._terms.queue, leases)
+                deliveries = await store.held(self._terms.queue, leases)
             lost = await self._settle(
                 store,
                 [

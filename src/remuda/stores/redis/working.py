@@ -18,7 +18,7 @@ from remuda.stores.contract import (
     Wakeup,
     queue_full,
 )
-from remuda.stores.redis import scripts
+from remuda.stores.redis import held, scripts
 from remuda.stores.redis.adding import add_arguments
 from remuda.stores.redis.connected import ConnectedStore
 from remuda.stores.redis.delivering import deliveries as read_deliveries
@@ -149,6 +149,10 @@ class WorkingStore(ConnectedStore):
         if ends:
             self._ends[queue] = ends
         return read_deliveries(answer, consumer=consumer, lease=number, now=now, leased_until=leased_until)
+
+    async def held(self, queue: str, leases: Sequence[int]) -> list[Delivery]:
+        await self.open()
+        return await held.held(self._link, keys_of(queue), leases)
 
     async def settle(self, queue: str, settlements: Sequence[Settlement], *, who: str) -> list[Settlement]:
         told: dict[int, Settlement] = {}

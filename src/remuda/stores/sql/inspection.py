@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -13,9 +14,10 @@ from remuda.errors import DecodeError, StoreError
 from remuda.lifecycle import TERMINAL_STATES, State
 from remuda.message import PRIORITIES, DeadLetter, JobRecord, Stats
 from remuda.stores.command_trail import trail_name
-from remuda.stores.contract import RecordPage
+from remuda.stores.contract import Delivery, RecordPage
 from remuda.stores.sql.dialect import Dialect
 from remuda.stores.sql.moments import aware, aware_or_none, naive
+from remuda.stores.sql.rows import CLAIM_COLUMNS, read_claimed
 from remuda.stores.sql.schema import StoredState, archive, message
 from remuda.stores.sql.schema import queue as queue_table
 from remuda.stores.sql.steps import Row, Rows, Steps
@@ -242,3 +244,23 @@ dead_letter_columns = _ENDED_COLUMNS
 def dead_letter_from(row: Row, cursor: str) -> DeadLetter:
     """A dead letter from `dead_letter_columns`."""
     return DeadLetter(cursor=cursor, **msgspec.structs.asdict(record_from(row)))
+
+
+def held(queue: str, leases: Sequence[int]) -> Steps[list[Delivery]]:
+    """What is held under these leases, as `fetch` gave it out."""
+    columns = [
+        cast(message.c[name], Text) if name == "headers" else message.c[name] for name in CLAIM_COLUMNS
+    ]
+    rows = yield (
+        select(message.c.lease, message.c.acquired_at, message.c.lease_expires_at, *columns)
+        .where(message.c.queue == queue, message.c.state == StoredState.PROCESSING)
+        .where(message.c.lease.in_(leases), message.c.lease_expires_at >= message.c.acquired_at)
+        .order_by(message.c.priority.desc(), message.c.next_attempt_at, message.c.id)
+    )
+    found = []
+    for lease, acquired_at, until, *claimed in rows:
+        row = (*claimed, StoredState.PROCESSING.value, acquired_at)
+        delivery = read_claimed(row, lease=lease, now=aware(acquired_at), moment=aware).delivery
+        delivery.leased_until = aware(until)
+        found.append(delivery)
+    return found

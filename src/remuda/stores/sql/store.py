@@ -286,6 +286,10 @@ class SqlStore(Store):
             one_statement=self.dialect.records_by_itself,
         )
 
+    async def held(self, queue: str, leases: Sequence[int]) -> list[Delivery]:
+        await self._ready()
+        return await self._cold(lambda: inspection.held(queue, leases), read_only=True)
+
     async def settle(self, queue: str, settlements: Sequence[Settlement], *, who: str) -> list[Settlement]:
         await self._ready()
         if not settlements:
