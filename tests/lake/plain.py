@@ -152,12 +152,12 @@ def _measure(where: tuple[Any, ...], ended: Sequence[Row], added: int) -> Row:
         "delivery_rate": delivered / (delivered + dead) if delivered + dead else None,
         "per_second": len(ended) / PERIODS[where[0]].total_seconds(),
         "latency_mean_ms": sum(latencies) / len(latencies) if latencies else None,
-        "latency_p50_ms": quantile(histogram, 0.5),
-        "latency_p90_ms": quantile(histogram, 0.9),
-        "latency_p99_ms": quantile(histogram, 0.99),
         "latency_max_ms": max(latencies, default=None),
         "latency_histogram": [{"bucket": each, "count": histogram[each]} for each in sorted(histogram)],
     }
+    for name, share in (("latency_p50_ms", 0.5), ("latency_p90_ms", 0.9), ("latency_p99_ms", 0.99)):
+        told = quantile(histogram, share)
+        measure[name] = None if told is None else min(told, measure["latency_max_ms"])
     for name in ("attempts", "deliveries", "retries", "replays"):
         measure[name] = sum(row[name] for row in ended)
     for stage in STAGES:

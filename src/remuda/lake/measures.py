@@ -30,7 +30,7 @@ def measures_of(histories: DataFrame, added: DataFrame) -> DataFrame:
 
     Give it the histories that ended in some days (others do not count), and the records of adding (`left`
     NULL) of the same days. Latencies are those of what was delivered, percentiles as `buckets.quantile`
-    reads them. Where nothing ended, numbers are 0, the histogram is empty, rate and latencies are NULL.
+    reads them, and never above the longest. Where nothing ended, numbers are 0, the histogram is empty, rate and latencies are NULL.
     """
     rows = [*_ended(histories), *_added(added)]
     counted = _counted(reduce(DataFrame.unionByName, rows), "minute")
@@ -131,7 +131,9 @@ def _told(counted: DataFrame, grain: str) -> DataFrame:
         ),
     }
     quantiles = whole.withColumn("quantiles", _quantiles())
-    values |= {name: middle_column(F.col(f"quantiles.{name}")) for name in _SHARES}
+    # The middle of the last bucket may be later than all that is in it.
+    longest = F.col("latency_max_ms")
+    values |= {name: F.least(middle_column(F.col(f"quantiles.{name}")), longest) for name in _SHARES}
     return quantiles.select(*(values.get(name, F.col(name)).alias(name) for name in MEASURES.names))
 
 

@@ -194,7 +194,11 @@ MEASURES = TableSpec(
         Column("latency_p90_ms", "bigint", "nine of ten are quicker"),
         Column("latency_p99_ms", "bigint", "99 of 100 are quicker"),
         Column("latency_max_ms", "bigint", "the slowest"),
-        Column("latency_histogram", HISTOGRAM, "how many in which bucket (see `remuda.lake.buckets`)"),
+        Column(
+            "latency_histogram",
+            HISTOGRAM,
+            "how many in which bucket (see `remuda.lake.buckets`); empty where none was delivered",
+        ),
         *(Column(f"{stage.lower()}_ms", "bigint", f"the time they spent in {stage}") for stage in STAGES),
     ),
     partition=Column("day", "date", "the day (UTC) of `period`"),
