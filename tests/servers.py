@@ -324,7 +324,9 @@ class MariaDBServer(Server):
         """What installer and server have to agree on."""
         root = ("--user=root",) if os.geteuid() == 0 else ()
         settings = (f"--{name}={value}" for name, value in self.settings.items())
-        return ("--no-defaults", *root, f"--datadir={self._data}", *settings)
+        # A server that starts removes what other ones' temporary tables have left in the folder for these.
+        own = (f"--datadir={self._data}", f"--tmpdir={self.directory}")
+        return ("--no-defaults", *root, *own, *settings)
 
     def _takes_connections(self) -> bool:
         with suppress(pymysql.err.OperationalError), self._connect():

@@ -229,7 +229,8 @@ def _quantile_sql(share: float) -> str:
     wanted = f"greatest(1, ceil({share}::DOUBLE * timed))"
     seen = "list_sum(counts[1:place])"
     place = f"list_filter(range(1, len(counts) + 1), lambda place: {seen} >= {wanted})[1]"
-    return f"CASE WHEN timed > 0 THEN least({_middle_sql(f'latency_histogram[{place}].bucket')}, latency_max_ms) END"
+    middle = _middle_sql(f"latency_histogram[{place}].bucket")
+    return f"CASE WHEN timed > 0 THEN least({middle}, latency_max_ms) END"
 
 
 def _measure_columns() -> str:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from functools import reduce
 from typing import Any
 
-import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -22,34 +20,14 @@ from remuda.lake.anomalies import (
     suspects,
 )
 from remuda.lake.chain import CHAIN_WEIGHTS
-from remuda.lake.generate import NO_FAULTS, Faults, generate, truth
-from remuda.lake.histories import lives_of, quick_histories, without_duplicates
+from remuda.lake.histories import lives_of
 from remuda.lake.schemas import ANOMALIES, HISTORIES, TRANSITIONS
 from remuda.lifecycle import CommandStatus, State
 
 START = datetime(2026, 1, 5, tzinfo=UTC)
-WEEK = timedelta(days=7)
 KEY = ["source", "queue", "message"]
 SPANS = "source string, queue string, last_seq bigint"
-ALL_FAULTS = Faults(
-    illegal_move=5, after_end=6, broken_chain=7, clock_backwards=8, duplicate=9, gap=10, stopped=11, lost=4
-)
 Found = tuple[Any, ...]
-
-
-def as_the_build_does(
-    spark: SparkSession, rows: DataFrame, histories: DataFrame, odd: DataFrame, now: datetime
-) -> DataFrame:
-    """Everything there is to find in the records of a first ingest."""
-    records = rows.join(F.broadcast(odd.select(*KEY).distinct()), KEY, "left_semi")
-    nothing_before = spark.createDataFrame([], SPANS)
-    found = (
-        row_anomalies(rows),
-        gaps(nothing_before, rows),
-        chain_anomalies(records),
-        stopped(histories, now),
-    )
-    return reduce(DataFrame.unionByName, found)
 
 
 def transitions(spark: SparkSession, rows: Iterable[tuple[Any, ...]]) -> DataFrame:
@@ -64,33 +42,6 @@ def transitions(spark: SparkSession, rows: Iterable[tuple[Any, ...]]) -> DataFra
     names = TRANSITIONS.names
     filled = [tuple(record.get(name) for name in names) for record in records]
     return spark.createDataFrame(filled, TRANSITIONS.spark_schema())
-
-
-# -- what was planted
-
-
-@pytest.mark.parametrize("faults", [ALL_FAULTS, NO_FAULTS], ids=["with faults", "clean"])
-def test_exactly_the_planted_faults_are_found(spark: SparkSession, faults: Faults) -> None:
-    wish = {"transitions": 7_000, "start": START, "span": WEEK, "seed": 3, "faults": faults, "batch": 4}
-    rows = generate(spark, **wish).cache()
-    histories = quick_histories(without_duplicates(rows)).cache()  # the build reads them from their table
-    odd = suspects(histories)
-    found = as_the_build_does(spark, rows, histories, odd, START + WEEK).collect()
-    facts = truth(spark, **wish)
-
-    expected = [] if not faults.total else facts.affected.collect()
-    in_order_only = {row.message for row in expected if row.kind in ("broken_chain", "clock_backwards")}
-    assert {row.message for row in odd.collect()} == in_order_only
-    assert sorted(
-        (row.kind, row.queue, row.seq, row.message or "", row.missing or 0) for row in found
-    ) == sorted((row.kind, row.queue, row.seq, row.message or "", row.missing or 0) for row in expected)
-    assert len(found) == sum(facts.counts.values())
-    assert {row.kind for row in found} == ({*Anomaly} if faults.total else set())
-    assert all(row.detail and row.batch == 4 and row.at for row in found)
-    trails = {row.queue.startswith("devices:") for row in found}
-    assert trails == ({True, False} if faults.total else set())
-    histories.unpersist()
-    rows.unpersist()
 
 
 def test_all_of_them_give_the_columns_of_the_table(spark: SparkSession) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
+from remuda.lake.anomalies import Anomaly
 from remuda.lake.build import build
 from remuda.lake.generate import Faults, generate, truth
 from remuda.lake.histories import histories_of
@@ -20,7 +22,9 @@ from tests.lake.batches import frame, put
 
 START = datetime(2026, 3, 2, 6, tzinfo=UTC)
 WISH = {"transitions": 2_000, "start": START, "span": timedelta(days=2), "seed": 5}
-FAULTS = Faults(illegal_move=3, gap=2, stopped=2, after_end=2, clock_backwards=3, broken_chain=2)
+FAULTS = Faults(
+    illegal_move=3, after_end=2, broken_chain=2, clock_backwards=3, duplicate=4, gap=2, stopped=2, lost=3
+)
 LATER = START + timedelta(days=60)
 
 
@@ -49,25 +53,7 @@ def whole(spark: SparkSession) -> DataFrame:
     return generate(spark, **WISH, faults=Faults()).cache()
 
 
-def test_batch_by_batch_the_tables_come_out_as_if_made_at_once(
-    whole: DataFrame, spark: SparkSession, tmp_path: Path
-) -> None:
-    lake = Lake(str(tmp_path))
-    for rows in _batches(whole, 2):
-        put(lake, rows)
-        built = build(lake, spark, now=LATER)
-    assert built.batch == 2
-    names = [name for name in HISTORIES.names if name != "batch"]
-    _same(lake.histories.read(spark), histories_of(whole), names)
-    histories = lake.histories.read(spark)
-    _same(lake.measures.read(spark), measures_of(histories, whole), MEASURES.names)
-    assert histories.where("replays > 0 AND outcome = 'delivered'").count() > 0
-    before = {name: table.version() for name, table in lake.tables.items()}
-    assert build(lake, spark, now=LATER).histories == 0
-    assert {name: table.version() for name, table in lake.tables.items()} == before
-
-
-def test_killed_between_any_two_steps_the_tables_are_the_same(
+def test_killed_between_any_two_steps_the_tables_come_out_as_if_made_at_once(
     whole: DataFrame, spark: SparkSession, tmp_path: Path
 ) -> None:
     lake = Lake(str(tmp_path))
@@ -94,9 +80,15 @@ def test_killed_between_any_two_steps_the_tables_are_the_same(
             # What was done before stays done: the next run has fewer steps before the one to die at.
             fatal = 0 if steps[-1].endswith("committed") else fatal + 1
     assert len(set(steps)) == 12, steps
-    names = [name for name in HISTORIES.names if name != "batch"]
-    _same(lake.histories.read(spark), histories_of(whole), names)
-    _same(lake.measures.read(spark), measures_of(lake.histories.read(spark), whole), MEASURES.names)
+    histories = lake.histories.read(spark)
+    _same(histories, histories_of(whole), [name for name in HISTORIES.names if name != "batch"])
+    _same(lake.measures.read(spark), measures_of(histories, whole), MEASURES.names)
+    assert histories.where("replays > 0 AND outcome = 'delivered'").count() > 0
+    assert lake.anomalies.read(spark).where("kind <> 'stopped'").count() == 0
+
+    before = {name: table.version() for name, table in lake.tables.items()}
+    assert build(lake, spark, now=LATER).histories == 0
+    assert {name: table.version() for name, table in lake.tables.items()} == before
 
 
 def test_planted_faults_are_found_exactly(spark: SparkSession, tmp_path: Path) -> None:
@@ -108,13 +100,16 @@ def test_planted_faults_are_found_exactly(spark: SparkSession, tmp_path: Path) -
     for rows in _batches(faulty, 2):
         put(lake, rows)
         build(lake, spark, now=START + wish["span"])
-    found = lake.anomalies.read(spark)
-    planted = [name for name, number in true.counts.items() if number]
-    assert len(planted) == 6
-    counts = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
-    assert counts == {name: true.counts[name] for name in planted}
-    columns = ["source", "queue", "kind", "message", "seq", "missing"]
-    _same(found, true.affected, columns)
+    found = lake.anomalies.read(spark).collect()
+    assert Counter(row["kind"] for row in found) == true.counts
+    assert {row["kind"] for row in found} == {*Anomaly}
+    assert {row["queue"].startswith("devices:") for row in found} == {True, False}
+    assert all(row["detail"] and row["at"] for row in found)
+    assert {_where(row) for row in found} == {_where(row) for row in true.affected.collect()}
+
+
+def _where(row: Row) -> tuple[object, ...]:
+    return tuple(row[name] for name in ("source", "queue", "kind", "message", "seq", "missing"))
 
 
 def _life(
@@ -144,71 +139,77 @@ def _life(
 DONE = ((None, "PENDING", 0), ("PENDING", "PROCESSING", 10), ("PROCESSING", "COMPLETED", 5))
 
 
-def test_an_id_that_is_used_again_is_another_life(spark: SparkSession, tmp_path: Path) -> None:
-    lake = Lake(str(tmp_path))
-    put(
-        lake,
-        frame(spark, [*_life("a", 1, START, *DONE), *_life("a", 4, START + timedelta(hours=1), *DONE[:2])]),
-    )
-    build(lake, spark, now=LATER)
-    end = _life("a", 6, START + timedelta(hours=1), ("PROCESSING", "COMPLETED", 20))
-    put(lake, frame(spark, [*end, *_life("a", 7, START + timedelta(hours=2), *DONE)]))
-    build(lake, spark, now=LATER)
-    rows = lake.histories.read(spark).orderBy("added_seq").collect()
+DIED = (*DONE[:2], ("PROCESSING", "FAILED", 5))
+HOUR, DAY = timedelta(hours=1), 86_400
+AGAIN = (("FAILED", "PENDING", 3 * DAY), ("PENDING", "PROCESSING", 1), ("PROCESSING", "COMPLETED", 1))
+
+
+@pytest.fixture(scope="module")
+def lives(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """Five messages in two batches: `twice`, `replayed`, `dead`, `recorded twice` and `added again`."""
+    lake = Lake(str(tmp_path_factory.mktemp("lives")))
+    first = [
+        *_life("twice", 1, START, *DONE),
+        *_life("twice", 4, START + HOUR, *DONE[:2]),
+        *_life("replayed", 6, START, *DIED),
+        *_life("dead", 9, START, *DIED),
+        *_life("recorded twice", 12, START, *DONE),
+        *_life("recorded twice", 12, START, *DONE)[1:],
+        *_life("added again", 15, START, *DONE[:2]),
+    ]
+    put(lake, frame(spark, first))
+    build(lake, spark, now=START + timedelta(minutes=1))
+    second = [
+        *_life("twice", 17, START + HOUR, ("PROCESSING", "COMPLETED", 20)),
+        *_life("twice", 18, START + 2 * HOUR, *DONE),
+        *_life("replayed", 21, START + timedelta(seconds=15), *AGAIN),
+        *_life("added again", 24, START + timedelta(minutes=1), *DONE[:1]),
+    ]
+    put(lake, frame(spark, second))
+    built = build(lake, spark, now=START + timedelta(minutes=2))
+    assert built.days == ["2026-03-02", "2026-03-05"]
+    return lake
+
+
+def _histories(lake: Lake, spark: SparkSession, message: str) -> list[Row]:
+    found = lake.histories.read(spark)
+    return found.where(found["message"] == message).orderBy("added_seq").collect()
+
+
+def test_an_id_that_is_used_again_is_another_life(lives: Lake, spark: SparkSession) -> None:
+    rows = _histories(lives, spark, "twice")
     assert [(row["added_seq"], row["last_seq"], row["records"], row["outcome"]) for row in rows] == [
         (1, 3, 3, "delivered"),
-        (4, 6, 3, "delivered"),
-        (7, 9, 3, "delivered"),
+        (4, 17, 3, "delivered"),
+        (18, 20, 3, "delivered"),
     ]
-    assert lake.anomalies.read(spark).count() == 0
 
 
 def test_a_letter_that_is_replayed_days_later_leaves_the_day_of_its_death(
-    spark: SparkSession, tmp_path: Path
+    lives: Lake, spark: SparkSession
 ) -> None:
-    lake = Lake(str(tmp_path))
-    died = (*DONE[:2], ("PROCESSING", "FAILED", 5))
-    put(lake, frame(spark, [*_life("a", 1, START, *died), *_life("b", 4, START, *died)]))
-    build(lake, spark, now=LATER)
-    day = 86_400
-    again = [("FAILED", "PENDING", 3 * day), ("PENDING", "PROCESSING", 1), ("PROCESSING", "COMPLETED", 1)]
-    put(lake, frame(spark, _life("a", 7, START + timedelta(seconds=15), *again)))
-    built = build(lake, spark, now=LATER)
-    assert built.days == ["2026-03-02", "2026-03-05"]
-    rows = {row["message"]: row for row in lake.histories.read(spark).collect()}
-    assert len(rows) == 2
-    a = rows["a"]
-    assert (a["outcome"], a["deaths"], a["replays"], a["deliveries"], a["records"]) == (
-        "delivered",
-        1,
-        1,
-        2,
-        6,
-    )
-    assert a["latency_ms"] == (3 * day + 17) * 1000
-    assert str(a["ended_on"]) == "2026-03-05"
-    measured = (
-        lake.measures.read(spark).where("grain = 'day' AND dimension = 'queue'").orderBy("period").collect()
-    )
-    assert [(row["added"], row["delivered"], row["dead"]) for row in measured] == [(2, 0, 1), (0, 1, 0)]
+    (row,) = _histories(lives, spark, "replayed")
+    counted = ("outcome", "deaths", "replays", "deliveries", "records")
+    assert [row[name] for name in counted] == ["delivered", 1, 1, 2, 6]
+    assert row["latency_ms"] == (3 * DAY + 17) * 1000
+    assert str(row["ended_on"]) == "2026-03-05"
+    (still,) = _histories(lives, spark, "dead")
+    assert (still["outcome"], str(still["ended_on"])) == ("dead", "2026-03-02")
+    by_day = lives.measures.read(spark).where("grain = 'day' AND dimension = 'queue'").orderBy("period")
+    told = [(row["added"], row["delivered"], row["dead"]) for row in by_day.collect()]
+    # `twice` was added three times and ended as often, `added again` twice and never.
+    assert told == [(8, 4, 1), (0, 1, 0)]
 
 
-def test_records_that_come_twice_count_once(spark: SparkSession, tmp_path: Path) -> None:
-    lake = Lake(str(tmp_path))
-    put(lake, frame(spark, [*_life("a", 1, START, *DONE), *_life("a", 1, START, *DONE)[1:]]))
-    build(lake, spark, now=LATER)
-    (row,) = lake.histories.read(spark).collect()
+def test_records_that_come_twice_count_once(lives: Lake, spark: SparkSession) -> None:
+    (row,) = _histories(lives, spark, "recorded twice")
     assert (row["records"], row["processing_ms"], row["deliveries"]) == (3, 5_000, 1)
-    assert {each["kind"] for each in lake.anomalies.read(spark).collect()} == {"duplicate"}
 
 
-def test_a_message_that_is_added_again_while_it_lives_is_an_anomaly(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    lake = Lake(str(tmp_path))
-    put(lake, frame(spark, _life("a", 1, START, *DONE[:2])))
-    build(lake, spark, now=START + timedelta(minutes=1))
-    put(lake, frame(spark, _life("a", 3, START + timedelta(minutes=1), *DONE[:1])))
-    build(lake, spark, now=START + timedelta(minutes=2))
-    found = [(row["kind"], row["message"], row["seq"]) for row in lake.anomalies.read(spark).collect()]
-    assert found == [("broken_chain", "a", 3)]
+def test_nothing_else_is_odd_about_them(lives: Lake, spark: SparkSession) -> None:
+    found = lives.anomalies.read(spark).collect()
+    assert {(row["kind"], row["message"], row["seq"]) for row in found} == {
+        ("duplicate", "recorded twice", 13),
+        ("duplicate", "recorded twice", 14),
+        ("broken_chain", "added again", 24),
+    }

@@ -135,7 +135,7 @@ def test_latency_is_of_the_delivered_alone(rows: list[Row]) -> None:
     assert sum(each["count"] for each in minute["latency_histogram"]) == 101
     buckets = [each["bucket"] for each in minute["latency_histogram"]]
     assert buckets == sorted(set(buckets))
-    assert one(rows, "minute", "name", "invoice")["latency_p50_ms"] == 60_000 < middle_of(bucket_of(60_000))
+    assert one(rows, "minute", "name", "invoice")["latency_p50_ms"] == middle_of(bucket_of(60_000))
 
 
 def test_a_day_begins_at_midnight_of_greenwich(rows: list[Row]) -> None:

@@ -7,7 +7,6 @@ percentiles are made from the counts of the buckets at the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
@@ -18,6 +17,7 @@ from remuda.lake.schemas import DIMENSIONS, MEASURES, STAGES
 
 _SECONDS = {"minute": 60, "hour": 3_600, "day": 86_400}
 _WHAT = ("dimension", "source", "queue", "key")
+_OF_MESSAGES = ("source", *DIMENSIONS)  # what says of a message to what it counts
 _COUNTS = ("added", "ended", "delivered", "dead", "removed")
 _ADDED_UP = ("attempts", "deliveries", "retries", "replays")
 _TIMES = ("latency_ms", *(f"{stage.lower()}_ms" for stage in STAGES))
@@ -30,10 +30,10 @@ def measures_of(histories: DataFrame, added: DataFrame) -> DataFrame:
 
     Give it the histories that ended in some days (others do not count), and the records of adding (`left`
     NULL) of the same days. Latencies are those of what was delivered, percentiles as `buckets.quantile`
-    reads them, and never above the longest. Where nothing ended, numbers are 0, the histogram is empty, rate and latencies are NULL.
+    reads them, and never above the longest. Where nothing ended, numbers are 0, the histogram is empty,
+    rate and latencies are NULL.
     """
-    rows = [*_ended(histories), *_added(added)]
-    counted = _counted(reduce(DataFrame.unionByName, rows), "minute")
+    counted = _counted(_ended(histories).unionByName(_added(added)), "minute")
     minutes = counted.repartition(*_WHAT)
     hours = _counted(minutes, "hour")
     days = _counted(hours, "day")
@@ -44,47 +44,44 @@ def measures_of(histories: DataFrame, added: DataFrame) -> DataFrame:
 # -- what counts
 
 
-def _ended(histories: DataFrame) -> Iterable[DataFrame]:
+def _ended(histories: DataFrame) -> DataFrame:
     """For each dimension, a row for each message that ended."""
-    outcome, latency_ms = F.col("outcome"), F.col("latency_ms")
-    latency_ms = F.when(outcome == "delivered", latency_ms)
-    for dimension in DIMENSIONS:
-        ended = histories.where(outcome.isNotNull() & F.col(dimension).isNotNull())
-        yield ended.select(
-            *_what(dimension),
-            F.unix_seconds("ended_at").alias("begun"),
-            bucket_column(latency_ms).alias("bucket"),
-            _number(0).alias("added"),
-            _number(1).alias("ended"),
-            *((outcome == each).cast("bigint").alias(each) for each in ("delivered", "dead", "removed")),
-            *(F.col(name).cast("bigint").alias(name) for name in _ADDED_UP),
-            latency_ms.alias("latency_ms"),
-            *_TIMES[1:],
-            latency_ms.alias("latency_max_ms"),
-        )
+    outcome = F.col("outcome")
+    latency_ms = F.when(outcome == "delivered", F.col("latency_ms"))
+    ended = histories.where(outcome.isNotNull()).select(
+        *_OF_MESSAGES,
+        F.unix_seconds("ended_at").alias("begun"),
+        bucket_column(latency_ms).alias("bucket"),
+        _number(0).alias("added"),
+        _number(1).alias("ended"),
+        *((outcome == each).cast("bigint").alias(each) for each in ("delivered", "dead", "removed")),
+        *(F.col(name).cast("bigint").alias(name) for name in _ADDED_UP),
+        latency_ms.alias("latency_ms"),
+        *_TIMES[1:],
+        latency_ms.alias("latency_max_ms"),
+    )
+    return _by_dimension(ended)
 
 
-def _added(added: DataFrame) -> Iterable[DataFrame]:
+def _added(added: DataFrame) -> DataFrame:
     """For each dimension, a row for each message that was added."""
-    for dimension in DIMENSIONS:
-        born = added.where(F.col("left").isNull() & F.col(dimension).isNotNull())
-        yield born.select(
-            *_what(dimension),
-            F.unix_seconds("at").alias("begun"),
-            F.lit(None).cast("int").alias("bucket"),
-            _number(1).alias("added"),
-            *(_number(0).alias(name) for name in (*_COUNTS[1:], *_ADDED_UP)),
-            *(F.lit(None).cast("bigint").alias(name) for name in (*_TIMES, "latency_max_ms")),
-        )
+    born = added.where(F.col("left").isNull()).select(
+        *_OF_MESSAGES,
+        F.unix_seconds("at").alias("begun"),
+        F.lit(None).cast("int").alias("bucket"),
+        _number(1).alias("added"),
+        *(_number(0).alias(name) for name in (*_COUNTS[1:], *_ADDED_UP)),
+        *(F.lit(None).cast("bigint").alias(name) for name in (*_TIMES, "latency_max_ms")),
+    )
+    return _by_dimension(born)
 
 
-def _what(dimension: str) -> list[Column]:
-    return [
-        F.lit(dimension).alias("dimension"),
-        F.col("source"),
-        F.col("queue"),
-        F.col(dimension).alias("key"),
-    ]
+def _by_dimension(messages: DataFrame) -> DataFrame:
+    """Each message once for each dimension that it has. In one reading: ten of them are long to plan."""
+    pairs = [part for dimension in DIMENSIONS for part in (F.lit(dimension), F.col(dimension))]
+    dimensions = F.stack(F.lit(len(DIMENSIONS)), *pairs).alias("dimension", "key")
+    numbers = [name for name in messages.columns if name not in _OF_MESSAGES]
+    return messages.select("source", "queue", dimensions, *numbers).where(F.col("key").isNotNull())
 
 
 def _number(value: int) -> Column:

@@ -161,6 +161,8 @@ def start_settings(
         **NEEDED,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        # Looks up the caller of each function of a column, which takes longer than a small query.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
     }
     if is_local(master):
