@@ -1,6 +1,7 @@
 # Needs Python 3.11 or newer and nothing else: everything is installed into .venv from wheels.
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
-WORKERS ?= 2
+# More than the cores of a small machine: much of the time a test waits for its servers.
+WORKERS ?= 3
 ARGS ?=
 
 VENV := .venv

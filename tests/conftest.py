@@ -37,6 +37,14 @@ def pytest_report_header() -> list[str]:
     return ["The tests for Redis 8 are left out: REMUDA_TEST_REDIS_SERVERS names no such server."]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first, so that no process is left with one at the end.
+
+    They come in a row, and so to the same process: one of them starts Spark, the others do without.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """A PostgreSQL server of this test process alone. A test may stop or kill it: the next one starts it."""

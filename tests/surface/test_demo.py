@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 SUM = r"^added = completed \+ dead:  (\d+) = (\d+) \+ (\d+)$"
 
 
@@ -23,6 +25,7 @@ def _demo(*arguments: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
+@pytest.mark.long
 def test_the_demo_ends_with_the_sums_that_must_hold() -> None:
     said = _demo("-m", "remuda.demo").stdout
     assert "max_deliveries" in said
