@@ -38,11 +38,15 @@ def pytest_report_header() -> list[str]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first, so that no process is left with one at the end.
+    """The longest first, so that no process is left with one at the end; then all that needs Spark.
 
-    They come in a row, and so to the same process: one of them starts Spark, the others do without.
+    That comes in a row, and so to the same process: one of them starts Spark, the others do without.
     """
-    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+    items.sort(key=lambda item: (item.get_closest_marker("long") is None, not _needs_spark(item)))
+
+
+def _needs_spark(item: pytest.Item) -> bool:
+    return item.path.is_relative_to(Path(__file__).parent / "lake")
 
 
 @pytest.fixture(scope="session")

@@ -20,11 +20,12 @@ from remuda.merging import MergingAdder
 from remuda.message import Added, JobRecord, NewJob, Result, Stats
 from remuda.publishing import encode_jobs, moment_to_run
 from remuda.rate import RateLimit, RateLimits
+from remuda.repeats import Repeats
 from remuda.retry import RetryPolicy
 from remuda.stores import open_store
 from remuda.stores.command_trail import fleet_of
 from remuda.stores.contract import Capabilities, EncodedJob, Store
-from remuda.transition import Transition
+from remuda.transition import Transition, to_ms
 
 TRAIL_PAGE = 5_000
 
@@ -70,6 +71,7 @@ class Queue:
         self.max_live = max_live
         self.who = make_identity("client")
         self.dead = DeadLetters(self)
+        self.repeats = Repeats(self)
         self._adder = MergingAdder(self.store, self.name, self.who, max_live=max_live)
         self._ids = IdMaker()
         self._closed = False
@@ -214,6 +216,16 @@ class Queue:
             self._adding -= 1
             if not self._adding:
                 self._nothing_added.set()
+
+    async def add_encoded(self, name: str, payload: bytes) -> str:
+        """Add a job whose payload is encoded already; its id."""
+        await self._ready()
+        now = self.store.now()
+        (job_id,) = self._ids.make(1, to_ms(now))
+        job = EncodedJob(id=job_id, name=name, payload=payload, next_attempt_at=now)
+        with self._under_way():
+            await self._adder.add(job)
+        return job_id
 
     def encode(self, jobs: list[NewJob]) -> list[EncodedJob]:
         """Check and encode; nothing is written."""

@@ -52,9 +52,9 @@ def _make_reference_tables(remuda: Remuda) -> None:
 
 def test_init_makes_the_tables_once(on_tables: Remuda) -> None:
     made = on_tables.ok("init")
-    assert made.startswith("made the tables, version 3, in ")
+    assert made.startswith("made the tables, version 4, in ")
     assert {"message", "message_archive", "message_transition"} <= _tables(on_tables)
-    assert on_tables.ok("init").startswith("the tables are there already, version 3, in ")
+    assert on_tables.ok("init").startswith("the tables are there already, version 4, in ")
     assert on_tables.json("init")["created"] is False
     assert on_tables.ok("inspect") == ""
 
@@ -64,9 +64,9 @@ def test_migrate_makes_the_tables_where_there_are_none(on_tables: Remuda) -> Non
         assert on_tables("migrate", "--dry-run").code == ExitCode.UNAVAILABLE
         Path(on_tables.directory, "remuda.db").touch()
     report = on_tables.json("migrate", "--dry-run")
-    assert (report["before"], report["pending"], report["applied"]) == (None, [3], [])
+    assert (report["before"], report["pending"], report["applied"]) == (None, [4], [])
     assert not _tables(on_tables)
-    assert on_tables.json("migrate")["applied"] == [3]
+    assert on_tables.json("migrate")["applied"] == [4]
     assert "nothing to do" in on_tables.ok("migrate")
 
 
@@ -79,10 +79,10 @@ def test_migrate_takes_over_the_tables_of_the_reference_broker(on_tables: Remuda
     told = on_tables.ok("migrate", "--dry-run")
     assert "0: tables that another program made" in told
     assert "column message.job_id is missing" in told
-    assert "would apply: 1, 2, 3" in told
+    assert "would apply: 1, 2, 3, 4" in told
     assert on_tables("jobs", "emails").code == ExitCode.SCHEMA
 
-    assert "applied: 1, 2, 3" in on_tables.ok("migrate")
+    assert "applied: 1, 2, 3, 4" in on_tables.ok("migrate")
     (job,) = on_tables.json("jobs", "emails")["jobs"]
     assert (job["id"], job["payload_encoding"], job["payload"]) == ("1", "base64", "aGVsbG8=")
 

@@ -278,6 +278,7 @@ def make_version_1(url: str) -> None:
         *(f"DROP TABLE {table}" for table in TABLES if table.startswith("command")),
         "DROP TABLE message_rate",
         "DROP TABLE message_result",
+        "DROP TABLE message_repeat",
         *(
             f"ALTER TABLE {table} DROP COLUMN {column}"
             for table, own in OF_VERSION_2.items()
@@ -296,7 +297,7 @@ async def test_tables_of_version_1_are_migrated_with_all_they_hold(sql_store_url
     make_version_1(sql_store_url)
     with pytest.raises(SchemaError, match=r"message\.rate_key is missing.*message_rate is missing.*migrate"):
         await opened(sql_store_url)
-    assert await migrated(sql_store_url) == [2, 3]
+    assert await migrated(sql_store_url) == [2, 3, 4]
     assert await migrated(sql_store_url) == []
 
     async with Queue("orders", sql_store_url) as queue:

@@ -381,6 +381,7 @@ def store_and_meters(request: pytest.FixtureRequest) -> tuple[str, int]:
     return str(request.getfixturevalue(f"{store}_url")), meters
 
 
+@pytest.mark.long
 async def test_every_record_is_true_after_losses_failures_and_a_killed_replica(
     store_and_meters: tuple[str, int], tmp_path: Path, no_sniffio: None
 ) -> None:

@@ -11,7 +11,16 @@ import signal
 import sys
 from typing import Any
 
-from chasquimq import BackoffSpec, Job, Queue, QueueEvents, UnrecoverableError, Worker
+from chasquimq import (
+    BackoffSpec,
+    Job,
+    MissedFiresPolicy,
+    Queue,
+    QueueEvents,
+    RepeatPattern,
+    UnrecoverableError,
+    Worker,
+)
 
 
 def say(event: str, **line: Any) -> None:
@@ -46,6 +55,18 @@ async def replay(queue: Queue, request: dict[str, Any]) -> None:
 async def results(queue: Queue, request: dict[str, Any]) -> None:
     for job_id in request["ids"]:
         say("result", id=job_id, value=await queue.get_job_result(job_id))
+
+
+async def repeat(queue: Queue, request: dict[str, Any]) -> None:
+    """Put `specs`, each with the words of `upsert_repeatable_job`, and tell all that are there."""
+    for spec in request.get("specs", []):
+        pattern, missed = spec.pop("repeat"), spec.pop("missed", None)
+        if missed is not None:
+            spec["missed_fires"] = MissedFiresPolicy(**missed)
+        say("put", key=(await queue.upsert_repeatable_job(repeat=RepeatPattern(**pattern), **spec)).id)
+    for spec in await queue.get_repeatable_jobs():
+        missed_fires = spec.missed_fires and spec.missed_fires.to_dict()
+        say("spec", key=spec.key, name=spec.job_name, pattern=spec.pattern.to_dict(), missed=missed_fires)
 
 
 async def events(queue: Queue, request: dict[str, Any]) -> None:
@@ -94,6 +115,7 @@ async def main(request: dict[str, Any]) -> None:
         "replay": replay,
         "results": results,
         "events": events,
+        "repeat": repeat,
         "work": work,
     }
     async with Queue(request["queue"], redis_url=request["url"]) as queue:

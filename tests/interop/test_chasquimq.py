@@ -496,3 +496,78 @@ def _enough(watcher: Running, wanted: dict[str, list[str]]) -> dict[str, list[st
     }
     enough = all(len(seen[job_id]) >= len(kinds) for job_id, kinds in wanted.items())
     return seen if enough else None
+
+
+# -- repeatable jobs
+
+
+REPEAT = "{chasqui:shared}:repeat"
+SPECS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    (
+        {"name": "a", "payload": {"n": 1}, "every": timedelta(seconds=90)},
+        {"name": "a", "data": {"n": 1}, "repeat": {"kind": "every", "interval_ms": 90_000}},
+    ),
+    (
+        {"name": "b", "payload": None, "cron": "0 9 * * 1-5", "zone": "Europe/Berlin", "missed": "fire-once"},
+        {
+            "name": "b",
+            "data": None,
+            "repeat": {"kind": "cron", "expression": "0 9 * * 1-5", "tz": "Europe/Berlin"},
+            "missed": {"kind": "fire-once"},
+        },
+    ),
+    (
+        {"name": "c", "payload": ["x"], "cron": "*/5 0 9 * * *", "limit": 7, "missed": "fire-all", "most": 3},
+        {
+            "name": "c",
+            "data": ["x"],
+            "limit": 7,
+            "repeat": {"kind": "cron", "expression": "*/5 0 9 * * *"},
+            "missed": {"kind": "fire-all", "max_catchup": 3},
+        },
+    ),
+]
+
+
+async def test_specs_are_the_same_bytes(queue: Queue, chasquimq: ChasquiMQ, redis8_url: str) -> None:
+    client = redis.Redis.from_url(redis8_url)
+    ours = []
+    for spec, _ in SPECS:
+        put = await queue.repeats.put(**spec)
+        ours.append(client.hgetall(f"{REPEAT}:spec:{put.key}"))
+    listed = (await their(chasquimq, "repeat")).said("spec")
+    assert {each["key"]: each["name"] for each in listed} == {
+        each.key: each.spec.name for each in await queue.repeats.list()
+    }
+    client.flushdb()
+    program = await their(chasquimq, "repeat", specs=[spec for _, spec in SPECS])
+    keys = [each["key"] for each in program.said("put")]
+    assert [client.hgetall(f"{REPEAT}:spec:{key}") for key in keys] == ours
+    assert {each.key for each in await queue.repeats.list()} == set(keys)
+
+
+async def test_each_makes_the_jobs_of_the_others_specs(queue: Queue, chasquimq: ChasquiMQ) -> None:
+    often = {"kind": "every", "interval_ms": 100}
+    await their(
+        chasquimq, "repeat", specs=[{"name": "theirs", "data": {"n": 1}, "repeat": often, "limit": 2}]
+    )
+    async with working(queue) as begun:
+        await until(lambda: len(begun) == 2, "our worker has made two")
+    assert {(job.name, str(job.payload)) for job in begun} == {("theirs", "{'n': 1}")}
+    assert await queue.repeats.list() == []
+
+    await queue.repeats.put("ours", {"n": 2}, every=timedelta(milliseconds=300), limit=2, missed="fire-all")
+    async with them_working(chasquimq) as worker:
+        await until(lambda: len(worker.said("end")) == 2, "theirs has made two", within_s=30)
+    assert [(said["name"], said["data"]) for said in worker.said("start")] == [("ours", {"n": 2})] * 2
+
+
+async def test_with_schedulers_of_both_kinds_each_window_fires_once(
+    queue: Queue, chasquimq: ChasquiMQ
+) -> None:
+    await queue.repeats.put("both", every=timedelta(milliseconds=250), limit=12, missed="fire-all")
+    async with them_working(chasquimq) as theirs, working(queue) as begun:
+        await until(lambda: len(begun) + len(theirs.said("start")) >= 12, "all are begun", within_s=30)
+        assert await queue.repeats.list() == []
+        await asyncio.sleep(1)  # one that fired twice would show
+    assert len(begun) + len(theirs.said("start")) == 12

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from remuda.lake.session import open_session
-
-HERE = Path(__file__).parent
 
 # For many small queries: one collector thread, and no compilers that need minutes to pay off. Programs that
 # run in processes of their own (on a cluster) have Spark's generated code.
@@ -28,10 +25,3 @@ def spark() -> Iterator[SparkSession]:
     session = open_session(master="local[2]", app="remuda tests", memory="1g", settings=FOR_TESTS)
     yield session
     session.stop()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All that is tested here needs Spark, or is over soon."""
-    for item in items:
-        if item.path.is_relative_to(HERE):
-            item.add_marker("long")

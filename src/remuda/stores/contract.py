@@ -19,6 +19,7 @@ from remuda.errors import QueueFullError
 from remuda.lifecycle import State
 from remuda.message import DeadLetter, DeadLetterFilter, JobRecord, Replayed, Stats
 from remuda.rate import RateLimits
+from remuda.schedule import Repeat, Repeating
 from remuda.transition import Transition
 
 _FAR_AWAY = datetime.max.replace(tzinfo=UTC)
@@ -175,6 +176,15 @@ def queue_full(queue: str, *, live: int, more: int, max_live: int | None) -> Que
         f"the queue {queue!r} is full: {holds} of its jobs have not ended, and max_live is {limit:,}; "
         f"{more:,} more were to be added, and none was"
     )
+
+
+class Firing(NamedTuple):
+    """A spec's window with its jobs, and the window that comes then; None: the spec is removed."""
+
+    key: str
+    window: datetime
+    next: datetime | None
+    jobs: Sequence[EncodedJob]
 
 
 class Wakeup:
@@ -342,6 +352,30 @@ class Store(ABC):
     @abstractmethod
     async def result(self, queue: str, job_id: str) -> bytes | None:
         """What a settlement kept as the job's result; None when there is none, or its time is over."""
+
+    # -- repeatable jobs
+
+    @abstractmethod
+    async def put_repeat(self, queue: str, spec: Repeat, *, first: datetime, keep: bool) -> bool:
+        """Write a spec under its key; whether it is new. Its next window is `first`.
+
+        With `keep`, one that is there keeps its next window and its count; otherwise it begins anew.
+        """
+
+    @abstractmethod
+    async def repeats(self, queue: str, *, key: str | None = None, limit: int) -> list[Repeating]:
+        """Specs, or the one of a key, those that are due first first."""
+
+    @abstractmethod
+    async def remove_repeat(self, queue: str, key: str) -> bool:
+        """Remove a spec; False if there is none. Jobs that it has made stay."""
+
+    @abstractmethod
+    async def fire(self, queue: str, firings: Sequence[Firing], *, who: str) -> list[bool]:
+        """Add the jobs of windows and move their specs on, in one step; for each whether it was done.
+
+        Only whoever knows a spec's next window can take it: of several schedulers, one.
+        """
 
     # -- dead letters
 

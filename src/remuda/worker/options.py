@@ -56,6 +56,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     archive_completed       keep completed jobs in the archive at all
     store_results           keep what handlers return, for `Queue.result` …
     result_ttl              … for this long
+    schedule                make the jobs of repeatable specs, together with every other worker of the queue
     """
 
     concurrency: int = 10
@@ -76,6 +77,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     store_results: bool = False
     result_ttl: timedelta = timedelta(hours=1)
     retention: Retention = Retention()
+    schedule: bool = True
 
     def __post_init__(self) -> None:
         for name in ("concurrency", "fetch_batch_size", "max_payload_bytes", "max_deliveries"):

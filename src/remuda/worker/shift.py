@@ -18,6 +18,7 @@ from remuda.worker.intake import Intake
 from remuda.worker.keeper import LeaseKeeper
 from remuda.worker.recoverer import Recoverer
 from remuda.worker.runner import Runner
+from remuda.worker.scheduler import Scheduler
 from remuda.worker.settler import Settler
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class Shift:
             self._cancel_lost,
         )
         self._recoverer = Recoverer(self._store, self._queue, self._who, self._options, self._counts)
+        self._scheduler = Scheduler(self._store, self._queue, self._who)
         self._runner = Runner(
             worker.queue,
             self._who,
@@ -113,6 +115,8 @@ class Shift:
             asyncio.create_task(self._keeper.run(), name="remuda-lease-keeper"),
             asyncio.create_task(self._recoverer.run(), name="remuda-recoverer"),
         ]
+        if self._options.schedule:
+            upkeep.append(asyncio.create_task(self._scheduler.run(), name="remuda-scheduler"))
         stopping = asyncio.create_task(self.stopping.wait())
         try:
             # No loop ends by itself: one that does has met something it has no answer to.

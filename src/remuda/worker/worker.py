@@ -57,6 +57,7 @@ class Worker:
         store_results: bool = False,
         result_ttl: timedelta = timedelta(hours=1),
         retention: Retention = Retention(),  # noqa: B008 - frozen
+        schedule: bool = True,
         rng: random.Random | None = None,
     ) -> None:
         self.queue = queue
@@ -79,6 +80,7 @@ class Worker:
             store_results=store_results,
             result_ttl=result_ttl,
             retention=retention,
+            schedule=schedule,
         )
         self.who = make_identity("worker")
         self.counts = Counts()

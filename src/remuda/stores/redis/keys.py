@@ -32,6 +32,7 @@ class Keys(NamedTuple):
     streams: tuple[str, ...]  # by priority, the highest first
     rates: str
     results: str
+    repeat: str
 
     def for_scripts(self) -> tuple[str, ...]:
         """In the order in which `prelude.lua` names them."""
@@ -57,6 +58,10 @@ class Keys(NamedTuple):
         """Where the delayed set's member of a job is written down."""
         return f"{self.prefix}didx:{job_id}"
 
+    def repeat_spec(self, key: str) -> str:
+        """Where the spec of a repeatable job is."""
+        return f"{self.prefix}repeat:spec:{key}"
+
     def result(self, job_id: str) -> str:
         return f"{self.prefix}result:{job_id}"
 
@@ -81,6 +86,7 @@ def keys_of(queue: str) -> Keys:
         streams=tuple(_stream(prefix, priority) for priority in PRIORITIES),
         rates=f"{prefix}remuda:rates",
         results=f"{prefix}remuda:results",
+        repeat=f"{prefix}repeat",
     )
 
 

@@ -14,6 +14,9 @@ def _read(*names: str) -> str:
 
 
 ADD = Script("add", _read("add"))
+FIRE = Script("fire", _read("fire", "add"))
+PUT_REPEAT = Script("put_repeat", _read("put_repeat"))
+REMOVE_REPEAT = Script("remove_repeat", _read("remove_repeat"), allow_oom=True)
 # What takes work off a queue must go on when the server is out of memory: it is what makes room.
 FETCH = Script("fetch", _read("fetch"), allow_oom=True)
 SETTLE = Script("settle", _read("held", "settle"), allow_oom=True)

@@ -10,10 +10,12 @@ from typing import Any
 from remuda.lifecycle import State
 from remuda.message import DeadLetter, DeadLetterFilter, JobRecord, Replayed, Stats
 from remuda.rate import RateLimit, RateLimits
+from remuda.schedule import Repeat, Repeating
 from remuda.stores.command_trail import fleet_of
-from remuda.stores.contract import RecordPage, TrailEntry, TrailPage, TrailSpan
-from remuda.stores.redis import command_scripts, scripts
+from remuda.stores.contract import Firing, RecordPage, TrailEntry, TrailPage, TrailSpan
+from remuda.stores.redis import command_scripts, repeats, scripts
 from remuda.stores.redis import trail as trails
+from remuda.stores.redis.adding import add_arguments
 from remuda.stores.redis.command_keys import command_keys
 from remuda.stores.redis.dead_letters import DeadLetterStream, holds_its_id
 from remuda.stores.redis.holding import Argument
@@ -25,6 +27,7 @@ from remuda.stores.redis.settling import rescheduled
 from remuda.stores.redis.sweeping import Sweeper
 from remuda.stores.redis.wire import from_us, to_score, to_us
 from remuda.stores.redis.working import WorkingStore
+from remuda.transition import to_ms
 
 COLD_CHUNK = 500
 
@@ -77,6 +80,35 @@ class RedisStore(WorkingStore):
             return None
         result: bytes = value
         return result
+
+    # -- repeatable jobs
+
+    async def put_repeat(self, queue: str, spec: Repeat, *, first: datetime, keep: bool) -> bool:
+        packed = repeats.spec_to_wire(spec)
+        arguments: list[Argument] = [spec.key, to_ms(first), "1" if keep else "0", packed]
+        return bool(await self._run(scripts.PUT_REPEAT, queue, self.now(), arguments))
+
+    async def repeats(self, queue: str, *, key: str | None = None, limit: int) -> list[Repeating]:
+        await self.open()
+        return await repeats.look(self._link, keys_of(queue), key=key, limit=limit)
+
+    async def remove_repeat(self, queue: str, key: str) -> bool:
+        return bool(await self._run(scripts.REMOVE_REPEAT, queue, self.now(), [key]))
+
+    async def fire(self, queue: str, firings: Sequence[Firing], *, who: str) -> list[bool]:
+        waiting = list(range(len(firings)))
+        while waiting:
+            arguments, jobs = repeats.firing_arguments([firings[place] for place in waiting])
+            now = self.now()
+            added, _ = add_arguments(jobs, now=now, who=who, max_live=None)
+            answer = await self._run(scripts.FIRE, queue, now, [*arguments, *added])
+            if answer == 0:
+                break
+            if answer[0] == b"locked":
+                return [False] * len(firings)
+            stale = set(answer[1:])
+            waiting = [place for number, place in enumerate(waiting, 1) if number not in stale]
+        return [place in waiting for place in range(len(firings))]
 
     # -- dead letters
 

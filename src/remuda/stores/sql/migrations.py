@@ -27,6 +27,7 @@ from remuda.stores.sql.schema import (
     metadata,
     queue,
     rate,
+    repeat,
     result,
     schema_version,
     transition,
@@ -39,6 +40,7 @@ _ALL = (
     queue,
     rate,
     result,
+    repeat,
     command,
     command_name,
     command_lane,
@@ -168,6 +170,11 @@ def _to_3(connection: Connection) -> None:
     _complete(connection)
 
 
+def _to_4(connection: Connection) -> None:
+    """Specs of repeatable jobs: a table."""
+    _complete(connection)
+
+
 def _rebuild(connection: Connection) -> None:
     """SQLite cannot turn a table into one that never uses a row number again: make new ones and copy."""
     inspector = inspect(connection)
@@ -235,4 +242,4 @@ def _widen_moment(
         connection.exec_driver_sql(f"ALTER TABLE {table.name} MODIFY COLUMN {definition}")
 
 
-_STEPS: dict[int, Callable[[Connection], None]] = {1: _to_1, 2: _to_2, 3: _to_3}
+_STEPS: dict[int, Callable[[Connection], None]] = {1: _to_1, 2: _to_2, 3: _to_3, 4: _to_4}

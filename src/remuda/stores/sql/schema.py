@@ -28,7 +28,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 
 class StoredState(enum.Enum):
@@ -231,6 +231,19 @@ result = Table(
     Column("result", _bytes, nullable=False),
     Column("expires_at", _moment, nullable=False),
     Index("message_result_over", "queue", "expires_at"),
+    **_mysql,
+)
+
+# Specs of repeatable jobs, each with its next window.
+repeat = Table(
+    "message_repeat",
+    metadata,
+    Column("queue", _name, primary_key=True),
+    Column("repeat_key", _name, primary_key=True),
+    Column("spec", _bytes, nullable=False),
+    Column("next_at", _moment, nullable=False),
+    Column("fired", BigInteger, nullable=False, server_default="0"),
+    Index("message_repeat_next", "queue", "next_at"),
     **_mysql,
 )
 

@@ -17,12 +17,14 @@ from remuda.errors import ConfigurationError, StoreError
 from remuda.lifecycle import State
 from remuda.message import DeadLetter, DeadLetterFilter, JobRecord, Replayed, Stats
 from remuda.rate import RateLimits
+from remuda.schedule import Repeat, Repeating
 from remuda.stores import redact
 from remuda.stores.contract import (
     NO_SUSPECTS,
     Capabilities,
     Delivery,
     EncodedJob,
+    Firing,
     RecordPage,
     Settlement,
     Store,
@@ -38,6 +40,7 @@ from remuda.stores.sql import (
     migrations,
     operations,
     rates,
+    repeats,
     results,
     upkeep,
 )
@@ -383,6 +386,30 @@ class SqlStore(Store):
         await self._ready()
         now = self.now()
         return await self._cold(lambda: results.get(queue, job_id, now=now), read_only=True)
+
+    # -- repeatable jobs
+
+    async def put_repeat(self, queue: str, spec: Repeat, *, first: datetime, keep: bool) -> bool:
+        await self._ready()
+        return await self._cold(lambda: repeats.put(queue, spec, first=first, keep=keep))
+
+    async def repeats(self, queue: str, *, key: str | None = None, limit: int) -> list[Repeating]:
+        await self._ready()
+        return await self._cold(lambda: repeats.look(queue, key=key, limit=limit), read_only=True)
+
+    async def remove_repeat(self, queue: str, key: str) -> bool:
+        await self._ready()
+        return await self._cold(lambda: repeats.remove(queue, key))
+
+    async def fire(self, queue: str, firings: Sequence[Firing], *, who: str) -> list[bool]:
+        await self._ready()
+        if not firings:
+            return []
+        now = self.now()
+        done = await self._cold(lambda: repeats.fire(self.dialect, queue, firings, now=now, who=who))
+        if any(done):
+            self._announce(queue)
+        return done
 
     # -- dead letters
 
