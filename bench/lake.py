@@ -1,8 +1,9 @@
 """``python -m bench.lake``: the lake beside DuckDB and Polars on the same files, in one run.
 
 1. Ingest: a store is filled by the real store (add, fetch, settle), then ingested: transitions a second.
-2. Histories and measures over generated transitions: Spark (warm: the second of two runs),
-   DuckDB and Polars, each reading the same Parquet files and writing Parquet. Memory: the most that each had.
+2. Histories and measures over generated transitions: Spark, DuckDB and Polars, each reading the same Parquet
+   files and writing Parquet; the second of two runs counts, above 20 million the only one. Memory: the most
+   that each had.
 3. What-if over a million histories.
 
 Ratios are what counts: the machine is the same for all, and whatever else it does hits all of them.
@@ -36,6 +37,7 @@ from remuda.stores.contract import Settlement
 
 LEASE = timedelta(minutes=5)
 START = datetime(2026, 1, 5, tzinfo=UTC)
+WARM_UP_TO = 20  # million transitions
 AIMS = {"valkey": 300_000, "postgres": 200_000}
 
 
@@ -57,12 +59,19 @@ async def fill(url: str, jobs: int) -> None:
             await store.settle("bench", outcomes, who="bench")
 
 
+@contextmanager
+def _served(store: str, directory: Path) -> Iterator[Any]:
+    directory.mkdir()
+    with catalogue.serve(store, directory) as server:
+        yield server
+
+
 def ingest(spark: Any, store: str, transitions: int) -> dict[str, Any]:
     """Transitions a second from a store into a fresh lake, after a small one to warm up."""
     from remuda.lake.ingest import ingest as carry
     from remuda.lake.place import Lake
 
-    with tempfile.TemporaryDirectory() as folder, catalogue.serve(store, Path(folder) / "server") as server:
+    with tempfile.TemporaryDirectory() as folder, _served(store, Path(folder) / "server") as server:
         with server.fresh() as url:
             asyncio.run(fill(url, 10_000))
             carry(Lake(f"{folder}/warm"), spark, url, source="main", on_round=lambda _: None)
@@ -135,9 +144,10 @@ def timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def peer(engine: str, what: str, transitions: list[str], out: Path) -> dict[str, float]:
+def peer(engine: str, what: str, transitions: list[str], out: Path, *, runs: int) -> dict[str, float]:
     """The same by another engine, in a process of its own, so that its memory can be told."""
-    request = json.dumps({"engine": engine, "what": what, "transitions": transitions, "out": str(out)})
+    asked = {"engine": engine, "what": what, "transitions": transitions, "out": str(out), "runs": runs}
+    request = json.dumps(asked)
     done = subprocess.run(
         [sys.executable, "-m", "bench.lake_peers"], input=request, capture_output=True, text=True, check=False
     )
@@ -158,12 +168,13 @@ def tables(spark: Any, millions: float, folder: Path) -> dict[str, Any]:
     files = [lake.transitions.root.inside(each.path) for each in lake.transitions.files()]
     out = folder / f"out-{millions}"
     found: dict[str, Any] = {"generate": made, "rows": sum(each.records for each in lake.transitions.files())}
-    found["spark"] = spark_tables(spark, lake, out / "spark", runs=2)
+    runs = 2 if millions <= WARM_UP_TO else 1
+    found["spark"] = spark_tables(spark, lake, out / "spark", runs=runs)
     for engine in ("duckdb", "polars"):
         found[engine] = {}
         for what in ("histories", "measures"):
             try:
-                answer = peer(engine, what, files, out / engine)
+                answer = peer(engine, what, files, out / engine, runs=runs)
             except RuntimeError as error:
                 found[engine][what] = None
                 found[engine]["failed"] = str(error)[-300:]
@@ -205,7 +216,7 @@ def what_if(spark: Any, millions: float, folder: Path) -> dict[str, Any]:
 def report(found: dict[str, Any]) -> None:
     print(json.dumps(found["machine"]))
     for store, each in found.get("ingest", {}).items():
-        print(f"ingest {store}: {each['per_second']:,.0f}/s of {each['transitions']:,} (aim {each['aim']:,})")
+        print(f"ingest {store}: {each['per_second']:,.0f}/s of {each['transitions']:,}, aim {each['aim']}")
     for millions, each in found.get("tables", {}).items():
         print(f"{millions} M transitions ({each['rows']:,} rows, generated in {each['generate']:.1f} s)")
         for what in ("histories", "measures"):
@@ -243,8 +254,8 @@ def main() -> None:
         sizes = [float(each) for each in options.sizes.split(",") if each]
         if sizes:
             found["tables"] = {size: tables(spark, size, Path(folder)) for size in sizes}
-            asked = float(options.what_if) if options.what_if else sizes[min(1, len(sizes) - 1)]
-            found["what_if"] = what_if(spark, asked, Path(folder))
+            if options.what_if:
+                found["what_if"] = what_if(spark, float(options.what_if), Path(folder))
     spark.stop()
     report(found)
     if options.json:

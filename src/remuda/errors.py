@@ -49,6 +49,24 @@ class SchemaError(StoreError):
     """The tables in the database are not the ones that this version of Remuda works with."""
 
 
+class JobFailedError(RemudaError):
+    """The job whose result was asked for is a dead letter: the reason, and what its handler raised."""
+
+    def __init__(
+        self, job_id: str, reason: str, error_type: str | None = None, error_message: str | None = None
+    ) -> None:
+        self.job_id = job_id
+        self.reason = reason
+        self.error_type = error_type
+        self.error_message = error_message
+        raised = "" if error_type is None else f", {error_type}: {error_message}"
+        super().__init__(f"job {job_id} failed ({reason}){raised}")
+
+
+class NoResultError(RemudaError):
+    """The job whose result was waited for has ended, or is gone, and no result of it is kept."""
+
+
 class NoHandlerError(RemudaError):
     """No handler is registered for a job's name."""
 

@@ -7,10 +7,10 @@ import contextlib
 from collections.abc import AsyncIterator, Iterable, Iterator
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, overload
 
 from remuda.clock import Clock
-from remuda.codec import DEFAULT_MAX_PAYLOAD_BYTES, PayloadFormat, check_name, decode_payload
+from remuda.codec import DEFAULT_MAX_PAYLOAD_BYTES, PayloadFormat, check_name
 from remuda.dead_letters import DeadLetters
 from remuda.errors import ConfigurationError, QueueClosedError
 from remuda.identity import make_identity
@@ -21,6 +21,7 @@ from remuda.message import Added, JobRecord, NewJob, Result, Stats
 from remuda.publishing import encode_jobs, moment_to_run
 from remuda.rate import RateLimit, RateLimits
 from remuda.repeats import Repeats
+from remuda.results import Waiting, failure_of, open_result
 from remuda.retry import RetryPolicy
 from remuda.stores import open_store
 from remuda.stores.command_trail import fleet_of
@@ -72,6 +73,7 @@ class Queue:
         self.who = make_identity("client")
         self.dead = DeadLetters(self)
         self.repeats = Repeats(self)
+        self._waiting = Waiting(self.store, self.name)
         self._adder = MergingAdder(self.store, self.name, self.who, max_live=max_live)
         self._ids = IdMaker()
         self._closed = False
@@ -99,6 +101,7 @@ class Queue:
         """Finish what is being added, and close the store if the queue opened it."""
         if not self._closed:
             self._closed = True
+            self._waiting.close()
             while self._adding:
                 self._nothing_added.clear()
                 await self._nothing_added.wait()
@@ -268,15 +271,31 @@ class Queue:
             return []  # only the trail knows them
         return await self.store.jobs(self.name, state=wanted, name=name, limit=limit)
 
-    async def result(self, job_id: str) -> Result | None:
-        """What the job's handler returned, on a worker with `store_results`; None when nothing is kept.
+    @overload
+    async def result(self, job_id: str, *, timeout: timedelta | float) -> Result: ...
+    @overload
+    async def result(self, job_id: str, *, timeout: None = None) -> Result | None: ...
 
-        >>> result = await reports.result(job_id)
-        >>> if result is not None: print(result.value)
+    async def result(self, job_id: str, *, timeout: timedelta | float | None = None) -> Result | None:
+        """What the job's handler returned, on a worker with `store_results`; None when nothing is kept (yet).
+
+        With `timeout` (in seconds, or a timedelta) it is waited for: the caller is woken when the job ends.
+        `TimeoutError` when that is too late, `NoResultError` when there can be none any more. Of a job that
+        is a dead letter, `JobFailedError` says why.
+
+        >>> result = await reports.result(job_id, timeout=30)
+        >>> print(result.value)
         """
         self.check_open()
-        kept = await self.store.result(self.name, job_id)
-        return None if kept is None else Result(decode_payload(kept, None))
+        if timeout is not None:
+            return await self._waiting.wait(job_id, _as_timedelta(timeout))
+        kept = await self.store.results(self.name, [job_id])
+        if job_id in kept:
+            return open_result(job_id, kept[job_id])
+        failed = failure_of(await self.store.get(self.name, job_id))
+        if failed is not None:
+            raise failed
+        return None
 
     async def transitions(self, *, after: int = 0) -> AsyncIterator[Transition]:
         """Every recorded state change after a sequence number, in order, up to now."""
@@ -376,3 +395,7 @@ class Queue:
             removed += chunk
             if not chunk:
                 return removed
+
+
+def _as_timedelta(timeout: timedelta | float) -> timedelta:
+    return timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)

@@ -222,7 +222,7 @@ def zone_of(name: str) -> tzinfo:
 
 def _check(spec: Repeat) -> None:
     if (spec.every is None) == (spec.cron is None):
-        raise ConfigurationError(f"a repeatable job needs either every= or cron=, {spec.name!r} has not one")
+        raise ConfigurationError(f"{spec.name!r} cannot be repeated: give either every or cron")
     if spec.every is not None and (spec.every < SHORTEST or spec.every % MILLISECOND):
         raise ConfigurationError(
             f"every must be whole milliseconds and at least {SHORTEST}, not {spec.every}"

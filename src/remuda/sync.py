@@ -147,8 +147,10 @@ class SyncQueue:
     ) -> list[JobRecord]:
         return self._run(self._queue.jobs(state=state, name=name, limit=limit))
 
-    def result(self, job_id: str) -> Result | None:
-        return self._run(self._queue.result(job_id))
+    def result(self, job_id: str, *, timeout: timedelta | float | None = None) -> Result | None:
+        if timeout is None:
+            return self._run(self._queue.result(job_id))
+        return self._run(self._queue.result(job_id, timeout=timeout))
 
     def cancel(self, *job_ids: str) -> list[str]:
         return self._run(self._queue.cancel(*job_ids))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from remuda import Constant, Job, NewJob, Queue, Result, State
+from remuda import Constant, Job, JobFailedError, NewJob, NoResultError, NoRetry, Queue, Result, State
 from remuda.clock import VirtualClock
 from remuda.stores.sql.store import SqlStore
 from tests.contract.workbench import (
@@ -87,8 +88,9 @@ async def test_there_is_no_result_before_the_job_is_done(queue: Queue, clock: Vi
     assert await queue.result(job_id) == Result(3)
 
 
-async def test_a_dead_letter_has_no_result(queue: Queue) -> None:
-    worker = make_worker(queue, store_results=True)
+@pytest.mark.parametrize("store_results", [True, False])
+async def test_the_result_of_a_dead_letter_says_why(queue: Queue, store_results: bool) -> None:
+    worker = make_worker(queue, store_results=store_results)
 
     @worker.handler()
     def reject(job: Job) -> str:
@@ -98,6 +100,15 @@ async def test_a_dead_letter_has_no_result(queue: Queue) -> None:
     job_id = await queue.add("job")
     await worker.step()
     assert (await record_of(queue, job_id)).state is State.FAILED
+    with pytest.raises(JobFailedError) as failed:
+        await queue.result(job_id)
+    assert (failed.value.job_id, failed.value.reason) == (job_id, "rejected")
+    assert failed.value.error_message == "no"
+    assert str(failed.value) == f"job {job_id} failed (rejected), remuda.errors.JobRejectedError: no"
+    with pytest.raises(JobFailedError):
+        await queue.result(job_id, timeout=10)
+    # Replayed, it is a job like any other: nothing is known of it yet.
+    await queue.dead.replay()
     assert await queue.result(job_id) is None
 
 
@@ -244,3 +255,65 @@ async def test_results_whose_time_is_over_are_pruned(sql_store_url: str, clock: 
         assert await queue.prune() == 0
         assert await kept() == []
         assert (await queue.stats()).completed == 3
+
+
+# -- waiting
+
+
+async def test_who_waits_is_woken_when_the_job_ends(
+    queue: Queue, store_url: str, clock: VirtualClock
+) -> None:
+    """Also by a worker on another connection; None is a result."""
+    async with Queue(queue.name, store_url, clock=clock) as elsewhere:
+        worker = make_worker(elsewhere, store_results=True, retry=NoRetry())
+
+        @worker.handler()
+        async def run(job: Job) -> Any:
+            if job.payload == "fail":
+                raise ValueError("as it was asked to")
+            return job.payload
+
+        ids = await queue.add_many([NewJob("job", each) for each in (1, None, "fail")])
+        waiting = [asyncio.create_task(queue.result(each, timeout=30)) for each in (*ids, ids[0])]
+        await asyncio.sleep(0.05)
+        assert not any(each.done() for each in waiting)
+        await worker.step()
+        ended = await asyncio.gather(*waiting, return_exceptions=True)
+    assert (ended[0], ended[1], ended[3]) == (Result(1), Result(None), Result(1))
+    assert isinstance(ended[2], JobFailedError)
+    assert (ended[2].reason, ended[2].error_type) == ("retries_exhausted", "ValueError")
+
+
+async def test_a_result_that_is_there_is_not_waited_for(queue: Queue) -> None:
+    worker = make_worker(queue, store_results=True)
+    worker.handler()(lambda _job: 42)
+    job_id = await queue.add("job")
+    await worker.step()
+    assert await queue.result(job_id, timeout=timedelta(seconds=10)) == Result(42)
+
+
+async def test_a_result_that_does_not_come_in_time(queue: Queue) -> None:
+    job_id = await queue.add("job")
+    with pytest.raises(TimeoutError, match=f"job {job_id} has no result after 0:00:00.050000"):
+        await queue.result(job_id, timeout=0.05)
+
+
+async def test_a_result_that_cannot_come_is_not_waited_for_to_the_end(queue: Queue) -> None:
+    worker = make_worker(queue)
+    worker.handler()(lambda _job: 42)
+    job_id = await queue.add("job")
+    await worker.step()
+    with pytest.raises(NoResultError, match="it completed without store_results"):
+        await queue.result(job_id, timeout=60)
+    with pytest.raises(NoResultError, match="there is no such job"):
+        await queue.result("nobody", timeout=60)
+
+
+async def test_a_thousand_wait_at_once(queue: Queue) -> None:
+    worker = make_worker(queue, store_results=True, fetch_batch_size=1_000)
+    worker.handler()(lambda job: job.payload)
+    ids = await queue.add_many([NewJob("job", number) for number in range(1_000)])
+    waiting = [asyncio.create_task(queue.result(each, timeout=60)) for each in ids]
+    while await worker.step():
+        pass
+    assert [each.value for each in await asyncio.gather(*waiting)] == list(range(1_000))

@@ -138,8 +138,8 @@ def test_a_spec_goes_by_its_name_and_its_pattern() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "either every= or cron="),
-        ({"every": HOUR, "cron": "* * * * *"}, "either every= or cron="),
+        ({}, "give either every or cron"),
+        ({"every": HOUR, "cron": "* * * * *"}, "give either every or cron"),
         ({"every": timedelta(milliseconds=1)}, "at least 0:00:00.010000"),
         ({"every": timedelta(seconds=1, microseconds=1)}, "whole milliseconds"),
         ({"cron": "61 * * * *"}, "'61 * * * *' cannot be read: Bad minute"),

@@ -13,7 +13,7 @@ from remuda.cli import output
 from remuda.cli.exits import run
 from remuda.cli.opening import opened_queue
 from remuda.cli.options import DURATION, TIME, AsJson, QueueName, Url, duration, instant
-from remuda.cli.reading import read_bytes
+from remuda.cli.reading import read_bytes, read_payload
 from remuda.cli.times import parse_instant, relative
 from remuda.codec import PayloadFormat
 from remuda.durations import parse_duration
@@ -109,7 +109,7 @@ def add(
         return
     if name is None:
         raise typer.BadParameter("the job needs a NAME")
-    value = _payload(payload, payload_file)
+    value = read_payload(payload, payload_file)
     run(lambda: _add_one(queue, name, value, options, url, payload_format, as_json=as_json))
 
 
@@ -121,21 +121,6 @@ def _headers(pairs: list[str] | None) -> dict[str, str] | None:
             raise typer.BadParameter(f"a header is KEY=VALUE, not {pair!r}", param_hint="--header")
         headers[key] = value
     return headers or None
-
-
-def _payload(text: str | None, file: str | None) -> Any:
-    import msgspec
-
-    if text is not None and file is not None:
-        raise typer.BadParameter("give --payload or --payload-file, not both")
-    if text is None and file is None:
-        return None
-    source = "--payload" if file is None else file
-    raw = text.encode() if text not in (None, "-") and text is not None else read_bytes(file or "-")
-    try:
-        return msgspec.json.decode(raw)
-    except msgspec.DecodeError as error:
-        raise typer.BadParameter(f"the payload is not JSON: {error}", param_hint=source) from None
 
 
 async def _add_one(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from remuda import __version__
-from remuda.cli import adding, dlq, doctor, jobs, limits, queues, schema, watch, work
+from remuda.cli import adding, dlq, doctor, jobs, limits, queues, repeatable, schema, watch, work
 from remuda.cli.devices.app import app as devices
 from remuda.cli.exits import MEANINGS, Traces
 from remuda.cli.lake.app import app as lake
@@ -57,6 +57,7 @@ app.command()(watch.watch)
 app.command()(jobs.jobs)
 app.command()(jobs.show)
 app.add_typer(dlq.app, name="dlq", help="Dead letters: peek, replay, drop, export.")
+app.add_typer(repeatable.app, name="repeatable", help="Repeatable jobs: list, add, remove, run now.")
 app.command()(queues.pause)
 app.command()(queues.resume)
 app.command()(limits.limit)

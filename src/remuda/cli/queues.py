@@ -13,7 +13,7 @@ from remuda.cli.limits import limits_text
 from remuda.cli.opening import opened_queue, opened_store
 from remuda.cli.options import AsJson, QueueName, Url, Yes
 from remuda.cli.output import Cell, Column
-from remuda.cli.times import span
+from remuda.cli.times import relative, span
 
 if TYPE_CHECKING:
     from remuda.message import Stats
@@ -30,7 +30,7 @@ SomeQueue = Annotated[
 def inspect(queue: SomeQueue = None, url: Url = None, as_json: AsJson = False) -> None:
     """Show how much waits, runs, is done and is dead.
 
-    With QUEUE also how long the oldest due job has waited, and the dead letters by reason.
+    With QUEUE also how long the oldest due job has waited, the repeatable jobs, and why letters are dead.
     """
     if queue is None:
         run(lambda: _inspect_all(url, as_json=as_json))
@@ -43,10 +43,13 @@ async def _inspect_one(name: str, url: str | None, *, as_json: bool) -> None:
 
     async with opened_queue(name, url) as queue:
         stats, dead, limits = await _look(queue)
+        specs = await queue.repeats.list()
         await note_if_unknown(queue, stats)
-        place = queue.store.url
+        place, now = queue.store.url, queue.store.now()
     if as_json:
-        output.emit(stats_fields(stats, dead, limits))
+        coming = specs[0].next_at if specs else None
+        told = stats_fields(stats, dead, limits)
+        output.emit(told | {"repeatables": len(specs), "next_repeatable_at": coming})
         return
     output.facts(
         [
@@ -55,6 +58,7 @@ async def _inspect_one(name: str, url: str | None, *, as_json: bool) -> None:
             ("status", status_cell(stats)),
             ("oldest due", oldest_due_cell(stats)),
             *([("rate limit", limits_text(limits))] if limits else []),
+            *([("repeatable", f"{len(specs)}, next {relative(specs[0].next_at, now)}")] if specs else []),
         ]
     )
     output.say()

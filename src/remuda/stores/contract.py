@@ -350,8 +350,12 @@ class Store(ABC):
     # -- results
 
     @abstractmethod
-    async def result(self, queue: str, job_id: str) -> bytes | None:
-        """What a settlement kept as the job's result; None when there is none, or its time is over."""
+    async def results(self, queue: str, job_ids: Sequence[str]) -> dict[str, bytes]:
+        """What settlements kept as the results of jobs, of those that have one whose time is not over."""
+
+    @abstractmethod
+    def watch_results(self, queue: str) -> Wakeup:
+        """Wakes when a result may have been kept; where the store cannot, only for those of this program."""
 
     # -- repeatable jobs
 

@@ -15,6 +15,7 @@ from remuda.codec import CONTENT_TYPE, decode_headers, decode_payload, encode_pa
 from remuda.errors import DecodeError, HandlerTimeoutError, InvalidJobError
 from remuda.lifecycle import Reason, State
 from remuda.queue import Queue
+from remuda.results import encode_failure
 from remuda.stores.contract import Delivery, Settlement
 from remuda.worker.handlers import Handler, Handlers, Middleware
 from remuda.worker.job import ACK, Job
@@ -82,7 +83,7 @@ class Runner:
         try:
             arguments = (job,) if handler.arguments is None else handler.arguments(job)
         except DecodeError as unfit:
-            self._settler.put(undecodable(delivery, unfit))
+            self._put(undecodable(delivery, unfit))
             return
         if self._options.ack_policy is AckPolicy.ACK_FIRST and not await self._ack_first(
             delivery, started_at
@@ -128,17 +129,17 @@ class Runner:
                 ended.reason,
                 extra={"action": "dead_unheard", "job": delivery.id, "reason": ended.reason},
             )
-            self._settler.put(ended)
+            self._put(ended)
             return None
         try:
             headers = decode_headers(delivery.headers) if delivery.headers is not None else {}
         except DecodeError as error:
-            self._settler.put(undecodable(delivery, error, Reason.MALFORMED))
+            self._put(undecodable(delivery, error, Reason.MALFORMED))
             return None
         try:
             payload = decode_payload(delivery.payload, headers.get(CONTENT_TYPE), foreign=delivery.foreign)
         except DecodeError as error:
-            self._settler.put(undecodable(delivery, error))
+            self._put(undecodable(delivery, error))
             return None
         return Job(
             id=delivery.id,
@@ -194,7 +195,7 @@ class Runner:
     ) -> None:
         if error is None and job.verdict is None and self._options.ack_policy is not AckPolicy.MANUAL:
             # What nearly every delivery comes to, without asking anybody.
-            self._settler.put(
+            self._put(
                 Settlement(
                     delivery=delivery,
                     state=State.COMPLETED,
@@ -224,6 +225,12 @@ class Runner:
             log.exception("the retry policy failed", extra={"action": "retry_policy_failed", "job": job.id})
             settlement = undecodable(delivery, broken, Reason.RETRIES_EXHAUSTED)
             settlement.started_at = started_at
+        self._put(settlement)
+
+    def _put(self, settlement: Settlement) -> None:
+        if self._options.store_results and settlement.state is State.FAILED:
+            settlement.result = encode_failure(settlement.reason, settlement.failure)
+            settlement.result_ttl = self._options.result_ttl
         self._settler.put(settlement)
 
     def _note_error(self, job: Job, error: BaseException | None) -> None:

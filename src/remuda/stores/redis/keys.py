@@ -63,7 +63,12 @@ class Keys(NamedTuple):
         return f"{self.prefix}repeat:spec:{key}"
 
     def result(self, job_id: str) -> str:
+        """Where a job's result is, for ChasquiMQ's programs too."""
         return f"{self.prefix}result:{job_id}"
+
+    def failure(self, job_id: str) -> str:
+        """Where it is of a job that failed, which they know nothing of."""
+        return f"{self.prefix}remuda:failed:{job_id}"
 
 
 @lru_cache(maxsize=1024)

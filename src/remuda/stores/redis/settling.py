@@ -69,6 +69,7 @@ def settle_arguments(
     for each in results:
         arguments += (
             each.delivery.id,
+            "1" if each.state is State.FAILED else "0",
             each.result or b"",
             max(1, each.result_ttl // _MILLISECOND),
             to_us(now + each.result_ttl),

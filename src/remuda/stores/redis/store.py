@@ -12,7 +12,7 @@ from remuda.message import DeadLetter, DeadLetterFilter, JobRecord, Replayed, St
 from remuda.rate import RateLimit, RateLimits
 from remuda.schedule import Repeat, Repeating
 from remuda.stores.command_trail import fleet_of
-from remuda.stores.contract import Firing, RecordPage, TrailEntry, TrailPage, TrailSpan
+from remuda.stores.contract import Firing, RecordPage, TrailEntry, TrailPage, TrailSpan, Wakeup
 from remuda.stores.redis import command_scripts, repeats, scripts
 from remuda.stores.redis import trail as trails
 from remuda.stores.redis.adding import add_arguments
@@ -25,6 +25,7 @@ from remuda.stores.redis.link import Script
 from remuda.stores.redis.paging import RecordWalk
 from remuda.stores.redis.settling import rescheduled
 from remuda.stores.redis.sweeping import Sweeper
+from remuda.stores.redis.waking import TrailWakeup
 from remuda.stores.redis.wire import from_us, to_score, to_us
 from remuda.stores.redis.working import WorkingStore
 from remuda.transition import to_ms
@@ -70,16 +71,25 @@ class RedisStore(WorkingStore):
 
     # -- results
 
-    async def result(self, queue: str, job_id: str) -> bytes | None:
+    async def results(self, queue: str, job_ids: Sequence[str]) -> dict[str, bytes]:
         await self.open()
+        if not job_ids:
+            return {}
         keys = keys_of(queue)
-        value, over = await self._link.call_many(
-            [("GET", keys.result(job_id)), ("ZSCORE", keys.results, job_id)]
+        places = [place(each) for each in job_ids for place in (keys.result, keys.failure)]
+        values, *over = await self._link.call_many(
+            [("MGET", *places), *(("ZSCORE", keys.results, each) for each in job_ids)]
         )
-        if value is None or (over is not None and float(over) <= to_us(self.now())):
-            return None
-        result: bytes = value
-        return result
+        now_us = to_us(self.now())
+        kept: dict[str, bytes] = {}
+        for job_id, done, failed, end_us in zip(job_ids, values[::2], values[1::2], over, strict=True):
+            value = done if done is not None else failed
+            if value is not None and (end_us is None or float(end_us) > now_us):
+                kept[job_id] = value
+        return kept
+
+    def watch_results(self, queue: str) -> Wakeup:
+        return TrailWakeup(self._link, keys_of(queue).log)
 
     # -- repeatable jobs
 

@@ -42,3 +42,41 @@ class StreamWakeup(Wakeup):
             await asyncio.sleep(min(seconds, 0.1))  # the next fetch will say so
             return False
         return found is not None
+
+
+class TrailWakeup(Wakeup):
+    """Waits for whatever is recorded: no result is kept without a record of how its job ended."""
+
+    def __init__(self, link: Link, log: str) -> None:
+        super().__init__(lambda _: None)
+        self._link = link
+        self._log = log
+        self._seen: bytes | None = None
+
+    async def wait(self, timeout: timedelta) -> bool:
+        seconds = timeout.total_seconds()
+        try:
+            if self._seen is None:
+                await self._look()
+                return True  # something may have been recorded before it looked
+            found = await self._link.block(
+                "XREAD",
+                "COUNT",
+                1,
+                "BLOCK",
+                max(1, int(seconds * 1000)),
+                "STREAMS",
+                self._log,
+                self._seen,
+                within=seconds,
+            )
+            if found is not None:
+                await self._look()
+        except StoreUnavailableError:
+            await asyncio.sleep(min(seconds, 0.1))
+            return False
+        return found is not None
+
+    async def _look(self) -> None:
+        last = await self._link.call("XREVRANGE", self._log, "+", "-", "COUNT", 1)
+        self._seen = last[0][0] if last else b"0-0"

@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Select, delete, exists, func, insert, lite
 from remuda.errors import StoreError
 from remuda.lifecycle import State
 from remuda.message import DeadLetter, DeadLetterFilter
+from remuda.stores.sql import results
 from remuda.stores.sql.dialect import Dialect
 from remuda.stores.sql.inspection import dead_letter_columns, dead_letter_from
 from remuda.stores.sql.moments import aware, naive
@@ -139,6 +140,7 @@ def replay(
         source = select(*(_ENDED[name] for name in _KEPT), *fresh.values()).where(_ENDED.id.in_(keys))
         yield insert(message).from_select([*_KEPT, *fresh], source, include_defaults=False)
         yield delete(archive).where(_ENDED.id.in_(keys))
+        yield from results.forget(dialect, queue, list(chosen))
         yield from _record(dialect, queue, list(chosen.values()), State.PENDING, "replay", now, who)
     return list(chosen)
 

@@ -18,7 +18,7 @@ from remuda.stores.sql.engine import make_engine, run_on_engine
 from remuda.stores.sql.moments import aware
 from remuda.stores.sql.mysql_dialect import MysqlDialect
 from remuda.stores.sql.steps import Steps, drive
-from remuda.stores.sql.store import SqlStore
+from remuda.stores.sql.store import SqlStore, ends_of
 
 T = TypeVar("T")
 
@@ -99,6 +99,9 @@ class MysqlStore(SqlStore):
         if looker is None or looker.done():
             self._lookers[queue] = asyncio.get_running_loop().create_task(self._look_out(queue))
         return super().watch(queue)
+
+    def watch_results(self, queue: str) -> Wakeup:
+        return super().watch(ends_of(queue))  # whoever waits looks for itself
 
     async def _look_out(self, queue: str) -> None:
         """While anyone watches, look for a due job: often after one was found, less so in quiet times."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from sqlalchemy import delete, select
@@ -14,12 +15,18 @@ from remuda.stores.sql.steps import Steps
 _kept = result.c
 
 
-def get(queue: str, job_id: str, *, now: datetime) -> Steps[bytes | None]:
-    """The result of a job whose time is not over."""
-    rows = yield select(_kept.result).where(
-        _kept.queue == queue, _kept.job_id == job_id, _kept.expires_at > naive(now)
+def get(dialect: Dialect, queue: str, job_ids: Sequence[str], *, now: datetime) -> Steps[dict[str, bytes]]:
+    """The results of jobs whose time is not over."""
+    among = dialect.among(_kept.job_id, job_ids)
+    rows = yield select(_kept.job_id, _kept.result).where(
+        _kept.queue == queue, among, _kept.expires_at > naive(now)
     )
-    return bytes(rows[0][0]) if rows else None
+    return {job_id: bytes(value) for job_id, value in rows}
+
+
+def forget(dialect: Dialect, queue: str, job_ids: Sequence[str]) -> Steps[None]:
+    """Of jobs that live again, what they once came to."""
+    yield delete(result).where(_kept.queue == queue, dialect.among(_kept.job_id, job_ids))
 
 
 def prune(dialect: Dialect, queue: str, *, now: datetime, limit: int) -> Steps[int]:

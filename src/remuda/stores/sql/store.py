@@ -298,10 +298,13 @@ class SqlStore(Store):
         if not settlements:
             return []
         now = self.now()
-        return await self._hot(
+        lost = await self._hot(
             lambda: operations.settle(self.dialect, queue, settlements, now=now, who=who),
             one_statement=operations.settles_in_one_statement(self.dialect, settlements),
         )
+        if any(each.result is not None for each in settlements):
+            self._announce(ends_of(queue))
+        return lost
 
     async def extend(self, queue: str, deliveries: Sequence[Delivery], *, lease: timedelta) -> list[Delivery]:
         await self._ready()
@@ -382,10 +385,15 @@ class SqlStore(Store):
 
     # -- results
 
-    async def result(self, queue: str, job_id: str) -> bytes | None:
+    async def results(self, queue: str, job_ids: Sequence[str]) -> dict[str, bytes]:
         await self._ready()
+        if not job_ids:
+            return {}
         now = self.now()
-        return await self._cold(lambda: results.get(queue, job_id, now=now), read_only=True)
+        return await self._cold(lambda: results.get(self.dialect, queue, job_ids, now=now), read_only=True)
+
+    def watch_results(self, queue: str) -> Wakeup:
+        return self.watch(ends_of(queue))
 
     # -- repeatable jobs
 
@@ -616,3 +624,8 @@ class SqlStore(Store):
 
 def _leave_as_it_is(_connection: Connection) -> None:
     """No work on the schema."""
+
+
+def ends_of(queue: str) -> str:
+    """The name under which those who wait for results are woken; no queue has it."""
+    return f"\x1f{queue}"

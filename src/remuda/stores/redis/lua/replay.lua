@@ -9,6 +9,7 @@ for i = 1, count do
     if packed ~= '' then redis.call('HSET', extra, id, packed) end
     if is_unique == '1' then redis.call('SET', key, 'live') end
     redis.call('XADD', KEYS[index], '*', 'd', d, 'n', name, 'r', score_of(now_us))
+    redis.call('DEL', prefix .. 'remuda:failed:' .. id)
     moved[#moved + 1] = i
     messages[#messages + 1] = id
     dwells[#dwells + 1] = dwell_ms(died_us)

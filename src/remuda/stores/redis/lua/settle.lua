@@ -75,10 +75,12 @@ if deads > 0 then
   end
 end
 
--- results
+-- results: of what completed and of what failed, each in place of an earlier one of the other kind
 for _ = 1, number_arg() do
-  local id, value, ttl_ms, over_us = arg(), arg(), arg(), arg()
-  redis.call('SET', prefix .. 'result:' .. id, value, 'PX', ttl_ms)
+  local id, failed, value, ttl_ms, over_us = arg(), arg() == '1', arg(), arg(), arg()
+  local done_key, failed_key = prefix .. 'result:' .. id, prefix .. 'remuda:failed:' .. id
+  redis.call('SET', failed and failed_key or done_key, value, 'PX', ttl_ms)
+  redis.call('DEL', failed and done_key or failed_key)
   redis.call('ZADD', prefix .. 'remuda:results', over_us, id)
 end
 
