@@ -27,10 +27,10 @@ def test_a_job_is_added_with_all_its_options(remuda: Remuda) -> None:
         ),
         *("--header", "trace=abc", "--header", "equation=a=b", "--expires-in", "1h", "--rate-key", "acme"),
     ).strip()
-    job = remuda.json("show", "emails", job_id)["job"]
+    job = remuda.json("jobs", "show", "emails", job_id)["job"]
     assert job["payload"] == {"to": "a@example.org"}
     assert (job["name"], job["priority"], job["rate_key"]) == ("welcome", 2, "acme")
-    assert "rate key" in remuda.ok("show", "emails", job_id)
+    assert "rate key" in remuda.ok("jobs", "show", "emails", job_id)
     assert job["headers"] == {"trace": "abc", "equation": "a=b"}
     added, due, expires = (
         datetime.fromisoformat(job[name]) for name in ("created_at", "next_attempt_at", "expires_at")
@@ -42,7 +42,7 @@ def test_a_job_is_added_with_all_its_options(remuda: Remuda) -> None:
 def test_a_job_is_added_for_a_moment(on_sqlite: Remuda) -> None:
     at = (datetime.now(UTC) + timedelta(days=1)).replace(microsecond=0)
     job_id = on_sqlite.ok("add", "emails", "welcome", "--at", at.isoformat()).strip()
-    due = on_sqlite.json("show", "emails", job_id)["job"]["next_attempt_at"]
+    due = on_sqlite.json("jobs", "show", "emails", job_id)["job"]["next_attempt_at"]
     assert datetime.fromisoformat(due) == at
 
 
@@ -56,7 +56,7 @@ def test_the_payload_comes_from_a_file_or_from_stdin(on_sqlite: Remuda) -> None:
         on_sqlite.ok("add", "emails", "n").strip(),
         on_sqlite.ok("add", "emails", "n", "--payload", "3", "--payload-format", "json").strip(),
     ]
-    payloads = [on_sqlite.json("show", "emails", each)["job"]["payload"] for each in ids]
+    payloads = [on_sqlite.json("jobs", "show", "emails", each)["job"]["payload"] for each in ids]
     assert payloads == [[1, 2], "from stdin", {"a": None}, None, 3]
 
 
@@ -97,7 +97,7 @@ def test_many_jobs_are_added_from_a_file(remuda: Remuda) -> None:
     assert added["added"] == 2_346
     assert added["ids"][-1] == "mine"
     assert remuda.count("pending") == 2_346
-    mine = remuda.json("show", "emails", "mine", "--no-history")["job"]
+    mine = remuda.json("jobs", "show", "emails", "mine", "--no-history")["job"]
     assert (mine["name"], mine["payload"], mine["priority"], mine["headers"]) == ("other", 1, -1, {"a": 1})
 
 

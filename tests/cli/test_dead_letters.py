@@ -177,5 +177,5 @@ def test_what_was_exported_can_be_added_again(on_sqlite: Remuda) -> None:
     letter = json.loads(on_sqlite.ok("dlq", "export", "emails"))
     kept = {key: letter[key] for key in ("name", "payload", "headers", "priority")}
     on_sqlite.ok("add", "second", "--from-jsonl", "-", stdin=json.dumps(kept))
-    (job,) = on_sqlite.json("jobs", "second")["jobs"]
+    (job,) = on_sqlite.json("jobs", "list", "second")["jobs"]
     assert {key: job[key] for key in kept} == kept

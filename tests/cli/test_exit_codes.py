@@ -72,7 +72,7 @@ def test_an_unknown_database_is_unavailable(on_sqlite: Remuda, postgres_server: 
 
 
 @pytest.mark.parametrize(
-    "command", [("inspect",), ("jobs", "q"), ("dlq", "peek", "q"), ("purge", "q"), ("doctor",)]
+    "command", [("inspect",), ("jobs", "list", "q"), ("dlq", "peek", "q"), ("purge", "q"), ("doctor",)]
 )
 def test_looking_makes_no_file(on_sqlite: Remuda, command: tuple[str, ...]) -> None:
     ended = on_sqlite(*command)
@@ -82,7 +82,8 @@ def test_looking_makes_no_file(on_sqlite: Remuda, command: tuple[str, ...]) -> N
 
 
 @pytest.mark.parametrize(
-    "command", [("inspect",), ("jobs", "q"), ("dlq", "peek", "q"), ("migrate", "--dry-run"), ("doctor",)]
+    "command",
+    [("inspect",), ("jobs", "list", "q"), ("dlq", "peek", "q"), ("migrate", "--dry-run"), ("doctor",)],
 )
 def test_looking_makes_no_folder(embedded: Remuda, command: tuple[str, ...]) -> None:
     ended = embedded(*command)

@@ -71,7 +71,7 @@ def _fix_and_requeue(remuda: Remuda) -> None:
     tried = remuda.json("dlq", "replay", "emails", "--reason", "retries_exhausted", "--limit", "10")
     assert tried["replayed"] == 10
     _work(remuda)
-    done = remuda.json("jobs", "emails", "--state", "completed")["jobs"]
+    done = remuda.json("jobs", "list", "emails", "--state", "completed")["jobs"]
     assert {each["id"] for each in done} == set(tried["ids"])
 
     # 5. The dead letters do not grow.

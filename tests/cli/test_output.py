@@ -80,7 +80,7 @@ def test_a_pipe_gets_plain_whole_lines(with_dead_letters: Remuda) -> None:
         ("dlq", "peek", "emails"),
         ("inspect",),
         ("inspect", "emails"),
-        ("jobs", "emails"),
+        ("jobs", "list", "emails"),
         ("doctor",),
     ):
         ended = with_dead_letters(*command)
@@ -116,7 +116,7 @@ def test_watch_draws_in_place(with_dead_letters: Remuda) -> None:
 def test_a_payload_cannot_steer_the_terminal(on_sqlite: Remuda) -> None:
     (job_id,) = on_sqlite.add(NewJob("bad", "\x1b[2J\x07 gone"))
     on_sqlite.work()
-    for command in (("dlq", "peek", "emails"), ("show", "emails", job_id)):
+    for command in (("dlq", "peek", "emails"), ("jobs", "show", "emails", job_id)):
         _, seen = _on_terminal(on_sqlite, *command)
         assert "\x1b[2J" not in seen
         assert "\x07" not in seen

@@ -1,4 +1,4 @@
-"""`inspect`, `watch`, `jobs`, `show`, `cancel`, `pause`, `resume`, `purge`."""
+"""`inspect`, `watch`, `jobs`, `pause`, `resume`, `drain`, `purge`."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ def test_inspect_tells_a_queue_in_numbers(remuda: Remuda) -> None:
         "paused": False,
         "dead": {"retries_exhausted": 1, "unrecoverable": 1},
         "rate_limits": {"queue": None, "key": None},
+        "repeatables": 0,
+        "next_repeatable_at": None,
     }
     told = remuda.ok("inspect", "emails").split()
     assert told[told.index("completed") + 1] == "2"
@@ -50,7 +52,12 @@ def test_inspect_without_a_queue_shows_all(remuda: Remuda) -> None:
 
 def test_a_mistyped_queue_is_no_error_but_is_noticed(on_sqlite: Remuda) -> None:
     on_sqlite.add(NewJob("good"))
-    for command in (("inspect", "email"), ("jobs", "email"), ("dlq", "peek", "email"), ("purge", "email")):
+    for command in (
+        ("inspect", "email"),
+        ("jobs", "list", "email"),
+        ("dlq", "peek", "email"),
+        ("purge", "email"),
+    ):
         ended = on_sqlite(*command)
         assert ended.code == 0
         assert "nothing is known of a queue 'email' in this store; it has: emails" in ended.err
@@ -58,18 +65,18 @@ def test_a_mistyped_queue_is_no_error_but_is_noticed(on_sqlite: Remuda) -> None:
 
 def test_jobs_are_listed_in_the_order_of_their_turn(remuda: Remuda) -> None:
     first, second = remuda.add(NewJob("a"), NewJob("b", {"x": 1}, priority=1))
-    assert [each["id"] for each in remuda.json("jobs", "emails")["jobs"]] == [second, first]
-    assert [each["id"] for each in remuda.json("jobs", "emails", "--name", "a")["jobs"]] == [first]
-    assert len(remuda.json("jobs", "emails", "--limit", "1")["jobs"]) == 1
-    assert remuda.json("jobs", "emails", "--state", "failed")["jobs"] == []
-    job = remuda.json("jobs", "emails", "--state", "pending", "--name", "b")["jobs"][0]
+    assert [each["id"] for each in remuda.json("jobs", "list", "emails")["jobs"]] == [second, first]
+    assert [each["id"] for each in remuda.json("jobs", "list", "emails", "--name", "a")["jobs"]] == [first]
+    assert len(remuda.json("jobs", "list", "emails", "--limit", "1")["jobs"]) == 1
+    assert remuda.json("jobs", "list", "emails", "--state", "failed")["jobs"] == []
+    job = remuda.json("jobs", "list", "emails", "--state", "pending", "--name", "b")["jobs"][0]
     assert (job["payload"], job["payload_encoding"], job["payload_error"]) == ({"x": 1}, "json", None)
 
 
 def test_show_tells_all_facts_and_the_history(remuda: Remuda) -> None:
     (job_id,) = remuda.add(NewJob("fail", {"n": 1}, headers={"trace": "abc"}))
     remuda.work()
-    shown = remuda.json("show", "emails", job_id)
+    shown = remuda.json("jobs", "show", "emails", job_id)
     job, history = shown["job"], shown["history"]
     assert (job["state"], job["reason"], job["attempts"]) == ("FAILED", "retries_exhausted", 3)
     assert (job["error_type"], job["error_message"]) == ("ConnectionError", "no connection for {'n': 1}")
@@ -84,16 +91,16 @@ def test_show_tells_all_facts_and_the_history(remuda: Remuda) -> None:
     assert all(each["who"] for each in history)
     assert datetime.fromisoformat(history[-1]["at"]).utcoffset() == timedelta(0)
 
-    told = remuda.ok("show", "emails", job_id)
+    told = remuda.ok("jobs", "show", "emails", job_id)
     assert "trace=abc" in told
     assert "ConnectionError: no connection for {'n': 1}" in told
     assert "acquired by a worker for another attempt" in told
-    assert remuda.json("show", "emails", job_id, "--no-history")["history"] == []
+    assert remuda.json("jobs", "show", "emails", job_id, "--no-history")["history"] == []
 
 
 def test_show_of_what_is_not_there_is_not_found(remuda: Remuda) -> None:
     remuda.ok("init")
-    ended = remuda("show", "emails", "nobody", "--json")
+    ended = remuda("jobs", "show", "emails", "nobody", "--json")
     assert (ended.code, ended.out) == (ExitCode.NOT_FOUND, "")
     assert ended.err == "remuda: there is no job 'nobody' in emails\n"
 
@@ -101,7 +108,7 @@ def test_show_of_what_is_not_there_is_not_found(remuda: Remuda) -> None:
 def test_of_a_job_that_is_gone_the_history_is_left(remuda: Remuda) -> None:
     (job_id,) = remuda.add(NewJob("good"))
     remuda.ok("purge", "emails", "--yes")
-    ended = remuda("show", "emails", job_id, "--json")
+    ended = remuda("jobs", "show", "emails", job_id, "--json")
     assert ended.code == ExitCode.NOT_FOUND
     shown = json.loads(ended.out)
     assert shown["job"] is None
@@ -109,17 +116,17 @@ def test_of_a_job_that_is_gone_the_history_is_left(remuda: Remuda) -> None:
 
 
 def test_a_payload_that_cannot_be_decoded_is_base64(on_sqlite: Remuda) -> None:
-    job = on_sqlite.json("show", "emails", on_sqlite.add_undecodable())["job"]
+    job = on_sqlite.json("jobs", "show", "emails", on_sqlite.add_undecodable())["job"]
     assert (job["payload_encoding"], job["payload"]) == ("base64", "wQ==")
     assert "not decode as msgpack" in job["payload_error"]
-    assert r"b'\xc1'" in on_sqlite.ok("show", "emails", "broken")
+    assert r"b'\xc1'" in on_sqlite.ok("jobs", "show", "emails", "broken")
 
 
 def test_cancel_removes_what_waits_and_names_what_does_not(remuda: Remuda) -> None:
     due, later = remuda.add(NewJob("good"), NewJob("good", delay=timedelta(hours=1)))
-    assert remuda.ok("cancel", "emails", due, later) == "cancelled 2 jobs of emails\n"
+    assert remuda.ok("jobs", "cancel", "emails", due, later) == "cancelled 2 jobs of emails\n"
     (stays,) = remuda.add(NewJob("good"))
-    ended = remuda("cancel", "emails", later, stays, "nobody", "--json")
+    ended = remuda("jobs", "cancel", "emails", later, stays, "nobody", "--json")
     assert ended.code == ExitCode.NOT_FOUND
     assert json.loads(ended.out) == {
         "queue": "emails",
@@ -127,7 +134,7 @@ def test_cancel_removes_what_waits_and_names_what_does_not(remuda: Remuda) -> No
         "not_waiting": [later, "nobody"],
     }
     assert ended.err == f"remuda: not waiting in emails: {later}, nobody\n"
-    gone = json.loads(remuda("show", "emails", due, "--json").out)
+    gone = json.loads(remuda("jobs", "show", "emails", due, "--json").out)
     assert gone["history"][-1]["reason"] == "cancelled"
     assert remuda.counts("pending", "completed") == (0, 0)
 
@@ -217,4 +224,32 @@ def test_a_running_job_says_where_it_runs(store: str, request: pytest.FixtureReq
         await queue.store.fetch("emails", limit=1, lease=timedelta(minutes=1), who="worker-7")
 
     remuda.do(acquire)
-    assert "on worker-7" in remuda.ok("jobs", "emails", "--state", "processing")
+    assert "on worker-7" in remuda.ok("jobs", "list", "emails", "--state", "processing")
+
+
+def test_jobs_are_tried_again_at_once(remuda: Remuda) -> None:
+    dead, later, done = remuda.add(
+        NewJob("bad"), NewJob("good", delay=timedelta(hours=1)), NewJob("good")
+    )
+    remuda.work()
+    assert remuda.counts("completed", "failed", "delayed") == (1, 1, 1)
+    told = remuda.json("jobs", "retry", "emails", dead, later, later)
+    assert (told["replayed"], told["due_now"], told["not_waiting"]) == ([dead], [later], [])
+    assert remuda.counts("pending", "failed", "delayed") == (2, 0, 0)
+    ended = remuda("jobs", "retry", "emails", done, later)
+    assert (ended.code, ended.out) == (ExitCode.NOT_FOUND, "1 job of emails due now\n")
+    assert ended.err == f"remuda: neither waiting nor dead in emails: {done}\n"
+
+
+def test_a_drain_waits_for_the_workers(remuda: Remuda) -> None:
+    remuda.add(NewJob("good"), NewJob("good", delay=timedelta(hours=1)))
+    stuck = remuda("drain", "emails", "--timeout", "0s")
+    assert stuck.code == ExitCode.ERROR
+    assert "1 job of emails left" in stuck.err
+    assert "is there a worker?" in stuck.err
+    draining = remuda.start("drain", "emails", "--json")
+    draining.logs("waiting for 1 job of emails")
+    remuda.work()
+    assert json.loads(draining.finish().out)["jobs"] == 1
+    assert remuda.ok("drain", "emails") == "nothing is left to do in emails; 1 job due later\n"
+    assert remuda("drain", "emails", "--delayed", "--timeout", "0s").code == ExitCode.ERROR

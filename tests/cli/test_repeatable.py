@@ -38,7 +38,7 @@ def test_a_repeatable_job_from_its_adding_to_its_end(remuda: Remuda) -> None:
     assert [each["queue"] for each in remuda.json("inspect")["queues"]] == ["emails"]
 
     job_id = remuda.ok("repeatable", "run", "emails", "good::every:90000").strip()
-    assert remuda.json("show", "emails", job_id)["job"]["name"] == "good"
+    assert remuda.json("jobs", "show", "emails", job_id)["job"]["name"] == "good"
     remuda.work()
     assert remuda.counts("completed") == (1,)
 

@@ -72,7 +72,7 @@ def test_migrate_makes_the_tables_where_there_are_none(on_tables: Remuda) -> Non
 
 def test_migrate_takes_over_the_tables_of_the_reference_broker(on_tables: Remuda) -> None:
     _make_reference_tables(on_tables)
-    refused = on_tables("jobs", "emails")
+    refused = on_tables("jobs", "list", "emails")
     assert refused.code == ExitCode.SCHEMA
     assert "`remuda migrate` adds what is missing" in refused.err
 
@@ -80,10 +80,10 @@ def test_migrate_takes_over_the_tables_of_the_reference_broker(on_tables: Remuda
     assert "0: tables that another program made" in told
     assert "column message.job_id is missing" in told
     assert "would apply: 1, 2, 3, 4" in told
-    assert on_tables("jobs", "emails").code == ExitCode.SCHEMA
+    assert on_tables("jobs", "list", "emails").code == ExitCode.SCHEMA
 
     assert "applied: 1, 2, 3, 4" in on_tables.ok("migrate")
-    (job,) = on_tables.json("jobs", "emails")["jobs"]
+    (job,) = on_tables.json("jobs", "list", "emails")["jobs"]
     assert (job["id"], job["payload_encoding"], job["payload"]) == ("1", "base64", "aGVsbG8=")
 
 

@@ -114,8 +114,8 @@ def test_the_second_signal_ends_at_once_though_a_thread_goes_on(program: Remuda)
     started.signal(signal.SIGTERM)
     assert started.finish(within_s=8).code == ExitCode.ERROR
     # What could be cancelled went back; what could not stays leased until it is known to have ended.
-    assert program.json("show", "emails", waiting)["job"]["state"] == "PENDING"
-    assert program.json("show", "emails", blocked)["job"]["state"] == "PROCESSING"
+    assert program.json("jobs", "show", "emails", waiting)["job"]["state"] == "PENDING"
+    assert program.json("jobs", "show", "emails", blocked)["job"]["state"] == "PROCESSING"
 
 
 def test_two_workers_run_side_by_side(program: Remuda) -> None:

@@ -13,6 +13,7 @@ from remuda import Queue
 from remuda.devices.command import CommandType, Device, Gateway, Protocol
 from remuda.devices.fleet import Fleet
 from remuda.devices.sending import NewCommand
+from remuda.errors import ConfigurationError
 from remuda.lake.delta import LakeConflictError
 from remuda.lake.ingest import Round, ingest, ingest_round, trim
 from remuda.lake.place import Lake
@@ -187,3 +188,22 @@ def test_one_store_of_several_has_trails_of_its_own(filled: str, spark: SparkSes
     ingest(lake, spark, other, source="other", on_round=lambda _: None)
     counted = lake.transitions.read(spark).groupBy("source").count().collect()
     assert {row["source"]: row["count"] for row in counted} == {"main": 150, "other": 15}
+
+
+def test_another_store_under_the_same_name_is_refused_and_loses_nothing(
+    spark: SparkSession, sqlite_url: str, tmp_path: Path
+) -> None:
+    lake = Lake(str(tmp_path / "lake"))
+    worked(sqlite_url, "emails", 20)
+    assert len(_rounds(lake, spark, sqlite_url)) == 1
+    other = f"sqlite:///{tmp_path}/other.db"
+    worked(other, "emails", 5)
+    before = _recorded(other)
+    for attempt in (lambda: _rounds(lake, spark, other), lambda: trim(lake, other, source="main")):
+        with pytest.raises(
+            ConfigurationError, match=r"'emails' has fewer records .* 'main' \(60\).*--source"
+        ):
+            attempt()
+    assert _recorded(other) == before
+    ingest(lake, spark, other, source="other", on_round=lambda _: None)
+    assert lake.transitions.read(spark).count() == 75

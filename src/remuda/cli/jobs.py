@@ -1,4 +1,4 @@
-"""`jobs`, `show` and `cancel`: single jobs, and what becomes of them."""
+"""`jobs list|show|cancel|retry`: single jobs, and what becomes of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from remuda.transition import Transition
 
 
-def jobs(
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.command("list")
+def list_jobs(
     queue: QueueName,
     url: Url = None,
     state: Annotated[
@@ -106,6 +110,7 @@ def _what_next(job: JobRecord, now: datetime) -> str:
 # -- one job
 
 
+@app.command()
 def show(
     queue: QueueName,
     job_id: Annotated[str, typer.Argument(metavar="ID", help="The job's id.", show_default=False)],
@@ -225,9 +230,13 @@ def _step(transition: Transition) -> output.Cells:
 # -- cancelling
 
 
+Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="The jobs' ids.", show_default=False)]
+
+
+@app.command()
 def cancel(
     queue: QueueName,
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="The jobs' ids.", show_default=False)],
+    ids: Ids,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
@@ -250,3 +259,35 @@ async def _cancel(queue_name: str, ids: list[str], url: str | None, *, as_json: 
         output.say(f"cancelled {output.plural(len(cancelled), 'job')} of {queue_name}")
     if not_waiting:
         fail(f"not waiting in {queue_name}: {', '.join(not_waiting)}", ExitCode.NOT_FOUND)
+
+
+# -- trying again
+
+
+@app.command()
+def retry(queue: QueueName, ids: Ids, url: Url = None, as_json: AsJson = False) -> None:
+    """Let jobs run now: a dead letter is replayed, one that waits for its time is due at once.
+
+    A job that is running, is done or is unknown is named, and the exit code is 5.
+    """
+    run(lambda: _retry(queue, list(dict.fromkeys(ids)), url, as_json=as_json))
+
+
+async def _retry(queue_name: str, ids: list[str], url: str | None, *, as_json: bool) -> None:
+    async with opened_queue(queue_name, url) as queue:
+        replayed = (await queue.dead.replay(ids=ids, limit=len(ids))).ids
+        now = queue.store.now()
+        hurried = [each for each in ids if each not in set(replayed) and await queue.reschedule(each, at=now)]
+        if not replayed and not hurried:
+            await note_if_unknown(queue, await queue.stats())
+    neither = [each for each in ids if each not in {*replayed, *hurried}]
+    if as_json:
+        told = {"replayed": list(replayed), "due_now": hurried, "not_waiting": neither}
+        output.emit({"queue": queue_name, **told})
+    else:
+        if replayed:
+            output.say(f"replayed {output.plural(len(replayed), 'dead letter')} of {queue_name}")
+        if hurried:
+            output.say(f"{output.plural(len(hurried), 'job')} of {queue_name} due now")
+    if neither:
+        fail(f"neither waiting nor dead in {queue_name}: {', '.join(neither)}", ExitCode.NOT_FOUND)

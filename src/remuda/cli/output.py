@@ -131,6 +131,18 @@ def styled(cell: str | Cell) -> Text:
     return Text(cell) if isinstance(cell, str) else Text(cell.text, style=cell.style)
 
 
+def line(cells: Cells, widths: Sequence[int]) -> None:
+    """One row of a table that has no end: each cell at least as wide as said."""
+    texts = [each if isinstance(each, str) else each.text for each in cells]
+    padded = [text.ljust(width) for text, width in zip(texts, widths, strict=True)]
+    if not on_terminal():
+        typer.echo("  ".join(padded).rstrip())
+        return
+    styles = ["" if isinstance(each, str) else each.style for each in cells]
+    parts = [styled(Cell(text + "  ", style)) for text, style in zip(padded, styles, strict=True)]
+    console().print(*parts, sep="", soft_wrap=True)
+
+
 # -- tables
 
 

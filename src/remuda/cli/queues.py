@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from remuda.cli import output
 from remuda.cli.asking import confirm
-from remuda.cli.exits import run
+from remuda.cli.exits import ExitCode, fail, run
 from remuda.cli.limits import limits_text
 from remuda.cli.opening import opened_queue, opened_store
-from remuda.cli.options import AsJson, QueueName, Url, Yes
+from remuda.cli.options import DURATION, AsJson, QueueName, Url, Yes, duration
 from remuda.cli.output import Cell, Column
 from remuda.cli.times import relative, span
 
@@ -188,6 +190,65 @@ async def _set_pause(name: str, url: str | None, *, paused: bool) -> None:
         output.say(f"paused {name}: {waiting} waiting, {stats.processing} still running")
     else:
         output.say(f"resumed {name}: {waiting} waiting")
+
+
+def drain(
+    queue: QueueName,
+    url: Url = None,
+    delayed: Annotated[
+        bool, typer.Option("--delayed", help="Wait for jobs that are due later, too.")
+    ] = False,
+    timeout: Annotated[
+        timedelta | None,
+        typer.Option(
+            "--timeout", parser=duration, metavar=DURATION, help="Give up after this, with exit code 1."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Wait until the workers have done all that is due: nothing waits and nothing runs.
+
+    Changes nothing; to remove what waits, see purge. For scripts: stop adding, drain, deploy.
+    """
+    run(lambda: _drain(queue, url, timeout, delayed=delayed, as_json=as_json))
+
+
+async def _drain(
+    name: str, url: str | None, timeout: timedelta | None, *, delayed: bool, as_json: bool
+) -> None:
+    import asyncio
+
+    began = time.monotonic()
+    async with opened_queue(name, url) as queue:
+        stats = await queue.stats()
+        await note_if_unknown(queue, stats)
+        at_first = left = _to_do(stats, delayed=delayed)
+        if left:
+            output.note(f"waiting for {output.plural(left, 'job')} of {name}")
+        with output.progress("draining", at_first) as advance:
+            while left:
+                elapsed = time.monotonic() - began
+                if timeout is not None and elapsed >= timeout.total_seconds():
+                    idle = "" if stats.processing else "; nothing is running: is there a worker?"
+                    fail(
+                        f"{output.plural(left, 'job')} of {name} left after {span(timeout)}{idle}",
+                        ExitCode.ERROR,
+                    )
+                await asyncio.sleep(PROGRESS_EVERY_S)
+                stats = await queue.stats()
+                before, left = left, _to_do(stats, delayed=delayed)
+                advance(max(0, before - left))
+    waited = timedelta(seconds=time.monotonic() - began)
+    if as_json:
+        output.emit({"queue": name, "jobs": at_first, "waited_seconds": waited.total_seconds()})
+    else:
+        later = f"; {output.plural(stats.delayed, 'job')} due later" if stats.delayed else ""
+        output.say(f"nothing is left to do in {name}{later}")
+
+
+def _to_do(stats: Stats, *, delayed: bool) -> int:
+    waiting = stats.pending + stats.retryable
+    return (waiting if delayed else waiting - stats.delayed) + stats.processing
 
 
 def purge(queue: QueueName, url: Url = None, yes: Yes = False, as_json: AsJson = False) -> None:

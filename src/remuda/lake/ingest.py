@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from remuda.errors import ConfigurationError
 from remuda.lake.delta import DataFile, LakeConflictError
 from remuda.lake.paths import Root
 from remuda.lake.place import Lake
@@ -73,6 +74,9 @@ def ingest_round(
     looked_at = table.version()
     noted = table.all_progress([BATCHES, *programs.values()])
     read = {trail: noted[program] for trail, program in programs.items()}
+    # Looked at again, for another ingest may have gone further in the meantime.
+    if _shrunk(ends, read) and (shrunk := _shrunk(spans(url, list(ends)), read)):
+        raise _another_store(source, shrunk[0], read)
     ranges = unread(ends, read, limit=limit)
     if not ranges:
         return None
@@ -127,14 +131,25 @@ def trim(lake: Lake, url: str, *, source: str, trails: Sequence[str] | None = No
 
     async def forget(store: Store) -> dict[str, int]:
         names = await store.trails() if trails is None else trails
-        noted = lake.transitions.all_progress([program_of(source, name) for name in names])
-        return {
-            name: await store.trim_transitions(name, up_to=noted[program_of(source, name)])
-            for name in names
-            if noted[program_of(source, name)]
-        }
+        noted = progress_of(lake, source, dict.fromkeys(names))
+        ends = {name: await store.trail_span(name) for name in names}
+        if shrunk := _shrunk(ends, noted):
+            raise _another_store(source, shrunk[0], noted)
+        return {name: await store.trim_transitions(name, up_to=noted[name]) for name in names if noted[name]}
 
     return with_store(url, forget)
+
+
+def _shrunk(ends: Mapping[str, TrailSpan], read: Mapping[str, int]) -> list[str]:
+    """Trails that end before what was read of them: numbers are never given back, so they are other ones."""
+    return [trail for trail, span in ends.items() if span.last < read[trail]]
+
+
+def _another_store(source: str, trail: str, read: Mapping[str, int]) -> ConfigurationError:
+    return ConfigurationError(
+        f"{trail!r} has fewer records in the store than the lake has from {source!r} ({read[trail]:,}): "
+        "it is not the store that it was. Ingest it under another name: --source"
+    )
 
 
 def _waiting(ends: Mapping[str, TrailSpan], read: Mapping[str, int]) -> int:
