@@ -228,9 +228,7 @@ def test_a_running_job_says_where_it_runs(store: str, request: pytest.FixtureReq
 
 
 def test_jobs_are_tried_again_at_once(remuda: Remuda) -> None:
-    dead, later, done = remuda.add(
-        NewJob("bad"), NewJob("good", delay=timedelta(hours=1)), NewJob("good")
-    )
+    dead, later, done = remuda.add(NewJob("bad"), NewJob("good", delay=timedelta(hours=1)), NewJob("good"))
     remuda.work()
     assert remuda.counts("completed", "failed", "delayed") == (1, 1, 1)
     told = remuda.json("jobs", "retry", "emails", dead, later, later)
