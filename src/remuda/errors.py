@@ -75,6 +75,10 @@ class HandlerTimeoutError(RemudaError):
     """A handler ran longer than its time-out; it counts as a failure and is retried."""
 
 
+class JobCancelledError(RemudaError):
+    """Somebody has cancelled the job that runs. Raised by `Job.check_cancelled`; let it pass."""
+
+
 class UnrecoverableError(RemudaError):
     """Raise it in a handler when a retry cannot help: the job becomes a dead letter at once."""
 

@@ -39,6 +39,7 @@ class Reason(StrEnum):
     MAX_DELIVERIES = "max_deliveries"
     EXPIRED = "expired"
     REJECTED = "rejected"
+    CANCELLED = "cancelled"
 
 
 REASON_MEANINGS: Mapping[Reason, str] = MappingProxyType(
@@ -52,6 +53,7 @@ REASON_MEANINGS: Mapping[Reason, str] = MappingProxyType(
         Reason.MAX_DELIVERIES: "delivered more often than allowed without an outcome (a poison message)",
         Reason.EXPIRED: "its time was over before a handler could start",
         Reason.REJECTED: "the handler, or the ack policy, rejected it",
+        Reason.CANCELLED: "it was cancelled while its handler ran",
     }
 )
 
@@ -69,7 +71,10 @@ JOB_MOVES: Mapping[tuple[State | None, State], str] = MappingProxyType(
         (State.RETRYABLE, State.PROCESSING): "acquired by a worker for another attempt",
         (State.PROCESSING, State.COMPLETED): "acked",
         (State.PROCESSING, State.RETRYABLE): "nacked, and the retry policy allows another attempt",
-        (State.PROCESSING, State.FAILED): "rejected, expired, poison, or out of attempts: a dead letter",
+        (
+            State.PROCESSING,
+            State.FAILED,
+        ): "rejected, cancelled, expired, poison, or out of attempts: dead",
         (State.PROCESSING, State.PENDING): "given back unstarted, or recovered from a dead worker",
         (State.FAILED, State.PENDING): "replayed with a fresh budget",
         (State.PENDING, State.REMOVED): "purged by an operator, or cancelled",

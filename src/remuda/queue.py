@@ -29,6 +29,7 @@ from remuda.stores.contract import Capabilities, EncodedJob, Store
 from remuda.transition import Transition, to_ms
 
 TRAIL_PAGE = 5_000
+RUNNING_AT_MOST = 100_000
 
 
 class Queue:
@@ -324,16 +325,28 @@ class Queue:
 
     # -- changing what waits
 
-    async def cancel(self, *job_ids: str) -> list[str]:
-        """Remove jobs that wait, recorded in the trail; the ids of those that did.
+    async def cancel(self, *job_ids: str, running: bool = True) -> list[str]:
+        """Cancel jobs; the ids of those that could be.
 
-        One that is running, or has ended, stays as it is.
+        One that waits is removed, recorded in the trail. Of one that runs its worker hears within a second:
+        a coroutine is cancelled, a plain function has to look at `job.cancelled`. It is a dead letter then,
+        `cancelled`, unless it ends otherwise before. With `running=False` such jobs are left alone.
         """
         self.check_open()
         for job_id in job_ids:
             if not isinstance(job_id, str):
                 raise ConfigurationError(f"cancel takes ids, one after another, not {job_id!r:.100}")
-        return await self.store.cancel(self.name, job_ids, who=self.who) if job_ids else []
+        if not job_ids:
+            return []
+        removed = await self.store.cancel(self.name, job_ids, who=self.who)
+        others = [each for each in dict.fromkeys(job_ids) if each not in set(removed)] if running else []
+        if not others:
+            return removed
+        found = await self.store.jobs(self.name, state=State.PROCESSING, name=None, limit=RUNNING_AT_MOST)
+        at_work = {record.id for record in found}
+        asked = [each for each in others if each in at_work]
+        await self.store.ask_to_cancel(self.name, asked)
+        return [*removed, *asked]
 
     async def reschedule(
         self, job_id: str, *, at: datetime | None = None, delay: timedelta | None = None

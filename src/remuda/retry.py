@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from remuda.errors import ConfigurationError, DecodeError, UnrecoverableError
+from remuda.errors import ConfigurationError, DecodeError, JobCancelledError, UnrecoverableError
 from remuda.lifecycle import Reason
 
 _LONGEST = timedelta(days=3650)  # what an unbounded exponential comes to rest at
@@ -160,6 +160,8 @@ def final_reason(error: BaseException | None) -> Reason | None:
     """The reason of an error after which no policy is asked; None for every other error."""
     if isinstance(error, UnrecoverableError):
         return Reason.UNRECOVERABLE
+    if isinstance(error, JobCancelledError):
+        return Reason.CANCELLED
     if error is None or isinstance(error, Exception | CancelledError):
         return None
     return Reason.PANIC

@@ -152,8 +152,8 @@ class SyncQueue:
             return self._run(self._queue.result(job_id))
         return self._run(self._queue.result(job_id, timeout=timeout))
 
-    def cancel(self, *job_ids: str) -> list[str]:
-        return self._run(self._queue.cancel(*job_ids))
+    def cancel(self, *job_ids: str, running: bool = True) -> list[str]:
+        return self._run(self._queue.cancel(*job_ids, running=running))
 
     def reschedule(self, job_id: str, *, at: datetime | None = None, delay: timedelta | None = None) -> bool:
         return self._run(self._queue.reschedule(job_id, at=at, delay=delay))

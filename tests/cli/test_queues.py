@@ -131,9 +131,10 @@ def test_cancel_removes_what_waits_and_names_what_does_not(remuda: Remuda) -> No
     assert json.loads(ended.out) == {
         "queue": "emails",
         "cancelled": [stays],
+        "told": [],
         "not_waiting": [later, "nobody"],
     }
-    assert ended.err == f"remuda: not waiting in emails: {later}, nobody\n"
+    assert ended.err == f"remuda: neither waiting nor running in emails: {later}, nobody\n"
     gone = json.loads(remuda("jobs", "show", "emails", due, "--json").out)
     assert gone["history"][-1]["reason"] == "cancelled"
     assert remuda.counts("pending", "completed") == (0, 0)
@@ -251,3 +252,11 @@ def test_a_drain_waits_for_the_workers(remuda: Remuda) -> None:
     assert json.loads(draining.finish().out)["jobs"] == 1
     assert remuda.ok("drain", "emails") == "nothing is left to do in emails; 1 job due later\n"
     assert remuda("drain", "emails", "--delayed", "--timeout", "0s").code == ExitCode.ERROR
+
+
+def test_a_running_job_is_told_to_end(remuda: Remuda) -> None:
+    (job_id,) = remuda.add(NewJob("good"))
+    remuda.do(lambda queue: queue.store.fetch("emails", limit=1, lease=timedelta(minutes=1), who="worker-7"))
+    told = remuda.ok("jobs", "cancel", "emails", job_id)
+    assert told == "told the workers of 1 running job of emails\n"
+    assert list(remuda.do(lambda queue: queue.store.asked_to_cancel("emails"))) == [job_id]

@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from remuda import ConfigurationError, InvalidJobError, Job, NewJob, Queue, State
+from remuda import (
+    ConfigurationError,
+    InvalidJobError,
+    Job,
+    JobFailedError,
+    NewJob,
+    Queue,
+    Reason,
+    State,
+)
 from remuda.clock import VirtualClock
+from remuda.worker.canceller import Canceller
 from tests.contract.workbench import (
     DAY,
     HOUR,
@@ -63,13 +79,16 @@ async def test_a_cancelled_job_is_on_the_trail(queue: Queue, clock: VirtualClock
 
 
 async def test_what_does_not_wait_is_left_as_it_is(queue: Queue) -> None:
+    """One that runs, too, where that is asked for."""
     (dead,) = await bury(queue, "dead")
     done = await queue.add("done")
     await settle(queue, acked(await fetch_one(queue)))
     running_job = await queue.add("running")
     delivery = await fetch_one(queue)
-    assert await queue.cancel(dead, done, running_job, "nobody") == []
+    assert await queue.cancel(dead, done, running_job, "nobody", running=False) == []
+    assert await queue.cancel(dead, done, "nobody") == []
     assert await queue.cancel() == []
+    assert await queue.store.asked_to_cancel(queue.name) == {}
     assert (await record_of(queue, dead)).state is State.FAILED
     assert (await record_of(queue, done)).state is State.COMPLETED
     assert await settle(queue, acked(delivery)) == []
@@ -130,7 +149,7 @@ async def test_a_job_is_either_cancelled_or_fetched(store_url: str) -> None:
         async def cancel_all(mine: Queue, theirs: list[str]) -> list[str]:
             gone: list[str] = []
             for start in range(0, len(theirs), 10):
-                gone += await mine.cancel(*theirs[start : start + 10])
+                gone += await mine.cancel(*theirs[start : start + 10], running=False)
             return gone
 
         taken, forwards, backwards = await asyncio.gather(
@@ -146,6 +165,110 @@ async def test_a_job_is_either_cancelled_or_fetched(store_url: str) -> None:
 async def test_a_list_of_ids_is_refused(queue: Queue) -> None:
     with pytest.raises(ConfigurationError, match="ids"):
         await queue.cancel(["a", "b"])  # type: ignore[arg-type]
+
+
+# -- cancelling what runs
+
+
+@contextlib.asynccontextmanager
+async def at_work(queue: Queue, handler: Callable[[Job], Any], **options: Any) -> AsyncIterator[str]:
+    """A job whose handler has begun; its id."""
+    begun = threading.Event()
+    worker = make_worker(queue, **options)
+
+    if asyncio.iscoroutinefunction(handler):
+
+        @worker.handler("job")
+        async def run(job: Job) -> None:
+            begun.set()
+            await handler(job)
+
+    else:
+
+        @worker.handler("job")
+        def run_in_thread(job: Job) -> None:
+            begun.set()
+            handler(job)
+
+    job_id = await queue.add("job")
+    async with running(worker):
+        await eventually(begun.is_set)
+        yield job_id
+
+
+async def sleep_long(_job: Job) -> None:
+    await asyncio.sleep(60)
+
+
+def until_told(job: Job) -> None:
+    while True:
+        time.sleep(0.01)
+        job.check_cancelled()
+
+
+@pytest.mark.parametrize("handler", [sleep_long, until_told], ids=["coroutine", "thread"])
+async def test_a_job_that_runs_is_cancelled_and_says_so(queue: Queue, handler: Callable[[Job], Any]) -> None:
+    async with at_work(queue, handler, store_results=True) as job_id:
+        assert await queue.cancel(job_id) == [job_id]
+        with pytest.raises(JobFailedError) as failed:
+            await queue.result(job_id, timeout=30)
+        assert failed.value.reason == "cancelled"
+        await eventually(lambda: nothing_asked(queue))
+    record = await record_of(queue, job_id)
+    assert (record.state, record.reason, record.attempts) == (State.FAILED, Reason.CANCELLED, 1)
+    assert await queue.dead.count() == {"cancelled": 1}
+    await checked_trail(queue)
+
+
+async def nothing_asked(queue: Queue) -> bool:
+    return not await queue.store.asked_to_cancel(queue.name)
+
+
+async def test_a_handler_that_does_not_look_ends_as_it_ends(queue: Queue) -> None:
+    told = threading.Event()
+
+    def go_on(job: Job) -> None:
+        while not job.cancelled:
+            time.sleep(0.01)
+        told.set()
+
+    async with at_work(queue, go_on) as job_id:
+        assert await queue.cancel(job_id) == [job_id]
+        await eventually(told.is_set)
+        await eventually(lambda: nothing_asked(queue))
+    assert (await record_of(queue, job_id)).state is State.COMPLETED
+
+
+async def test_word_for_a_job_is_not_for_the_next_one_of_its_id(queue: Queue, clock: VirtualClock) -> None:
+    """It ended just when it was cancelled: whoever has its id later runs on."""
+    await queue.add_unique("job", job_id="a")
+    delivery = await fetch_one(queue)
+    assert await queue.cancel("a") == ["a"]
+    await settle(queue, acked(delivery))
+    clock.advance(HOUR)
+    seen: list[bool] = []
+    begun = asyncio.Event()
+    worker = make_worker(queue)
+
+    @worker.handler("job")
+    async def run(job: Job) -> None:
+        begun.set()
+        await asyncio.sleep(1.2)  # the worker looks twice a second
+        seen.append(job.cancelled)
+
+    await queue.add_unique("job", job_id="a")
+    async with running(worker):
+        await eventually(lambda: bool(seen))
+    assert seen == [False]
+    assert (await record_of(queue, "a")).state is State.COMPLETED
+    clock.advance(2 * DAY)
+    await Canceller(queue.store, queue.name, busy_runner()).tick()
+    assert await nothing_asked(queue)
+
+
+def busy_runner() -> Any:
+    """Stands for a runner with something at work."""
+    return SimpleNamespace(at_work={"another"}, cancel=lambda *_, **__: False)
 
 
 # -- rescheduling

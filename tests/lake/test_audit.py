@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -10,8 +9,8 @@ from sqlalchemy import create_engine, text
 
 from remuda import Queue
 from remuda.lake.audit import Audit, Finding, Snapshot, audit, look, offsets
-from remuda.lake.build import build
-from remuda.lake.ingest import ingest
+from remuda.lake.building.histories import build_histories
+from remuda.lake.ingest import BATCHES, ingest, no_step
 from remuda.lake.place import Lake
 from remuda.lake.sources import register
 from remuda.message import NewJob
@@ -21,7 +20,7 @@ from tests.lake.stores import LEASE, on_store, work, worked
 
 def _brought_up(lake: Lake, spark: SparkSession, url: str) -> None:
     ingest(lake, spark, url, source="main", on_round=lambda _: None)
-    build(lake, spark, now=datetime.now(UTC))
+    build_histories(lake, spark, lake.transitions.progress(BATCHES), no_step)
 
 
 def _audited(lake: Lake, spark: SparkSession, seen: Snapshot, before: dict[str, int]) -> Audit:

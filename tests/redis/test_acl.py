@@ -14,6 +14,7 @@ from remuda.rate import RateLimit
 from remuda.stores.contract import Delivery
 from remuda.stores.redis.link import Link
 from remuda.stores.redis.refusals import RefusedError
+from remuda.worker.scheduler import Scheduler
 from tests.commands.test_command_model import walk
 from tests.contract.workbench import (
     HOUR,
@@ -40,8 +41,8 @@ STREAMS = (
 )
 NEWER = "xackdel"  # Redis 8.2
 OTHERS = (
-    "del exists get set hdel hexists hget hincrby hkeys hlen hmget hscan hset sadd scard smismember srem "
-    "zadd zcard zcount zrange zrangebyscore zrem zremrangebyscore zscan zscore"
+    "del exists get mget set hdel hexists hget hincrby hkeys hlen hmget hscan hset "
+    "sadd scard smismember srem zadd zcard zcount zrange zrangebyscore zrem zremrangebyscore zscan zscore"
 )
 KEYS = "~{chasqui:*"
 FOR_COMMANDS = "hgetall zpopmin zrevrangebylex"
@@ -100,6 +101,19 @@ async def do_everything(url: str) -> None:
         assert await queue.result(job_id) is None
         assert await queue.jobs()
         assert await queue.rate_limits()
+        await queue.repeats.put("job", every=timedelta(milliseconds=10), limit=1, missed="fire-once")
+        (spec,) = await queue.repeats.list()
+        await asyncio.sleep(0.02)
+        await Scheduler(queue.store, QUEUE, "w").tick()
+        assert await queue.repeats.remove(spec.key) is False
+        (made,) = await fetch(queue)
+        assert await queue.cancel(made.id) == [made.id]
+        assert list(await queue.store.asked_to_cancel(QUEUE)) == [made.id]
+        await queue.store.forget_to_cancel(QUEUE, [made.id])
+        waiting = asyncio.create_task(queue.result(made.id, timeout=30))
+        await asyncio.sleep(0.05)
+        assert await settle(queue, acked(made, result=b"\x01")) == []
+        assert (await waiting).value == 1
         assert await queue.store.queues() == [QUEUE]
         assert await queue.purge() == 2
         now = queue.store.now()

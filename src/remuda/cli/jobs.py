@@ -240,25 +240,31 @@ def cancel(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove jobs that wait, whether they are due, delayed or between attempts. The trail keeps that it was.
+    """Cancel jobs: those that wait are removed, those that run are told to end.
 
-    A job that is running, has ended or is unknown is named, and the exit code is 5.
+    A coroutine is cancelled within a second, a plain function when it looks; then it is a dead letter. A job
+    that has ended or is unknown is named, and the exit code is 5. The trail keeps what was done.
     """
     run(lambda: _cancel(queue, ids, url, as_json=as_json))
 
 
 async def _cancel(queue_name: str, ids: list[str], url: str | None, *, as_json: bool) -> None:
     async with opened_queue(queue_name, url) as queue:
-        cancelled = await queue.cancel(*ids)
-        if not cancelled:
+        cancelled = await queue.cancel(*ids, running=False)
+        others = [each for each in dict.fromkeys(ids) if each not in set(cancelled)]
+        told = await queue.cancel(*others)
+        if not cancelled and not told:
             await note_if_unknown(queue, await queue.stats())
-    not_waiting = [each for each in dict.fromkeys(ids) if each not in set(cancelled)]
+    neither = [each for each in others if each not in set(told)]
     if as_json:
-        output.emit({"queue": queue_name, "cancelled": cancelled, "not_waiting": not_waiting})
-    elif cancelled:
-        output.say(f"cancelled {output.plural(len(cancelled), 'job')} of {queue_name}")
-    if not_waiting:
-        fail(f"not waiting in {queue_name}: {', '.join(not_waiting)}", ExitCode.NOT_FOUND)
+        output.emit({"queue": queue_name, "cancelled": cancelled, "told": told, "not_waiting": neither})
+    else:
+        if cancelled:
+            output.say(f"cancelled {output.plural(len(cancelled), 'job')} of {queue_name}")
+        if told:
+            output.say(f"told the workers of {output.plural(len(told), 'running job')} of {queue_name}")
+    if neither:
+        fail(f"neither waiting nor running in {queue_name}: {', '.join(neither)}", ExitCode.NOT_FOUND)
 
 
 # -- trying again

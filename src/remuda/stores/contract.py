@@ -443,6 +443,18 @@ class Store(ABC):
         """Remove waiting jobs, recorded as `cancelled`; the ids of those that were still waiting."""
 
     @abstractmethod
+    async def ask_to_cancel(self, queue: str, job_ids: Sequence[str]) -> None:
+        """Leave word for the workers that run these jobs."""
+
+    @abstractmethod
+    async def asked_to_cancel(self, queue: str) -> dict[str, datetime]:
+        """The jobs for which word was left and not taken back, and when it was left."""
+
+    @abstractmethod
+    async def forget_to_cancel(self, queue: str, job_ids: Sequence[str]) -> None:
+        """Take the word back: the jobs have ended, or it is old."""
+
+    @abstractmethod
     async def reschedule(self, queue: str, job_id: str, *, at: datetime) -> bool:
         """Give a waiting job another `next_attempt_at`; False when it does not wait (any more)."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from remuda.errors import ConfigurationError
+from remuda.errors import ConfigurationError, JobCancelledError
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -27,6 +27,7 @@ class Job(msgspec.Struct, kw_only=True, eq=False):
     attempt     which run of the handler this is, from 1
     deliveries  how often the job was handed to a worker, this time included
     verdict     what was said by hand, or None; the first word counts
+    cancelled   somebody wants it to end: a coroutine is cancelled by itself, a plain function has to look
     """
 
     id: str
@@ -41,6 +42,7 @@ class Job(msgspec.Struct, kw_only=True, eq=False):
     expires_at: datetime | None
     worker: str
     verdict: Verdict | None = None
+    cancelled: bool = False
 
     def __repr__(self) -> str:
         return f"<Job {self.name!r} {self.id} attempt {self.attempt} of queue {self.queue!r}>"
@@ -58,6 +60,11 @@ class Job(msgspec.Struct, kw_only=True, eq=False):
     def reject(self, message: str | None = None) -> None:
         """It can never succeed: a dead letter, `rejected`, with `message` as its error text."""
         self._say(Verdict("reject", message=message))
+
+    def check_cancelled(self) -> None:
+        """Raise `JobCancelledError` if somebody has cancelled it: for loops of plain functions."""
+        if self.cancelled:
+            raise JobCancelledError(f"job {self.id} was cancelled while it ran")
 
     def _say(self, verdict: Verdict) -> None:
         if self.verdict is None:

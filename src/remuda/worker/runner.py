@@ -6,13 +6,13 @@ import asyncio
 import contextvars
 import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from remuda.codec import CONTENT_TYPE, decode_headers, decode_payload, encode_payload
-from remuda.errors import DecodeError, HandlerTimeoutError, InvalidJobError
+from remuda.errors import DecodeError, HandlerTimeoutError, InvalidJobError, JobCancelledError
 from remuda.lifecycle import Reason, State
 from remuda.queue import Queue
 from remuda.results import encode_failure
@@ -34,6 +34,13 @@ class _Run(NamedTuple):
 
     returned: Any
     error: BaseException | None
+
+
+class _AtWork(NamedTuple):
+    """The jobs of a handler that runs; its task, where that can be cancelled for one job's sake."""
+
+    jobs: list[Job]
+    task: asyncio.Task[Any] | None
 
 
 class Runner:
@@ -61,6 +68,7 @@ class Runner:
         self._executor = executor
         self._rng = rng
         self._threads: dict[asyncio.Task[Any] | None, Future[Any]] = {}
+        self._at_work: dict[str, _AtWork] = {}
 
     @property
     def threads_running(self) -> int:
@@ -71,6 +79,26 @@ class Runner:
         """Whether the plain function that a task ran last is still running."""
         thread = self._threads.get(task)
         return thread is not None and not thread.done()
+
+    @property
+    def at_work(self) -> Collection[str]:
+        """The ids of the jobs whose handlers run."""
+        return self._at_work.keys()
+
+    def cancel(self, job_id: str, *, asked_at: datetime) -> bool:
+        """Somebody wants it to end: a coroutine is cancelled, another handler can look for itself.
+
+        False when it was another job that was meant: one that had the same id before.
+        """
+        found = self._at_work.get(job_id)
+        if found is None:
+            return False
+        meant = [job for job in found.jobs if job.id == job_id and job.created_at <= asked_at]
+        for job in meant:
+            job.cancelled = True
+            if found.task is not None:
+                found.task.cancel()
+        return bool(meant)
 
     async def run_one(self, delivery: Delivery, handler: Handler | None, started_at: datetime) -> None:
         """From a delivery to an outcome in the settler's hands."""
@@ -89,7 +117,11 @@ class Runner:
             delivery, started_at
         ):
             return
-        returned, error = await self._run(handler, job, arguments)
+        self._at_work[job.id] = _AtWork([job], asyncio.current_task() if handler.is_async else None)
+        try:
+            returned, error = await self._run(handler, job, arguments)
+        finally:
+            self._at_work.pop(job.id, None)
         if self._options.ack_policy is AckPolicy.ACK_FIRST:
             self._note_error(job, error)
         else:
@@ -106,7 +138,13 @@ class Runner:
         if not opened:
             return
         jobs = [job for _, job in opened]
-        _, error = await self._run(handler, None, (jobs,))
+        for job in jobs:
+            self._at_work[job.id] = _AtWork(jobs, None)
+        try:
+            _, error = await self._run(handler, None, (jobs,))
+        finally:
+            for job in jobs:
+                self._at_work.pop(job.id, None)
         for delivery, job in opened:
             if self._options.ack_policy is AckPolicy.ACK_FIRST:
                 self._note_error(job, error)
@@ -254,6 +292,8 @@ class Runner:
             return _Run(await self._call(handler, job, arguments, timeout), None)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
+            if job is not None and job.cancelled and task is not None and task.uncancel() == 0:
+                return _Run(None, JobCancelledError(f"job {job.id} was cancelled while it ran"))
             if task is not None and task.cancelling():
                 raise
             return _Run(None, error)  # the handler's own doing

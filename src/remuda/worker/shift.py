@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from remuda.backoff import Backoff
 from remuda.errors import StoreUnavailableError
 from remuda.stores.contract import Delivery
+from remuda.worker.canceller import Canceller
 from remuda.worker.holdings import Holdings
 from remuda.worker.intake import Intake
 from remuda.worker.keeper import LeaseKeeper
@@ -83,6 +84,8 @@ class Shift:
             worker.rng,
         )
 
+        self._canceller = Canceller(self._store, self._queue, self._runner)
+
     # -- from outside
 
     def stop(self) -> None:
@@ -115,6 +118,7 @@ class Shift:
             asyncio.create_task(self._keeper.run(), name="remuda-lease-keeper"),
             asyncio.create_task(self._recoverer.run(), name="remuda-recoverer"),
         ]
+        upkeep.append(asyncio.create_task(self._canceller.run(), name="remuda-canceller"))
         if self._options.schedule:
             upkeep.append(asyncio.create_task(self._scheduler.run(), name="remuda-scheduler"))
         stopping = asyncio.create_task(self.stopping.wait())

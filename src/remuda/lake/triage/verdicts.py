@@ -34,6 +34,7 @@ _HANDLER_RAN = frozenset(
         Reason.PANIC,
         Reason.MAX_DELIVERIES,
         Reason.REJECTED,
+        Reason.CANCELLED,
     }
 )
 _TWICE = "the handler ran, and may have done part of it: replay only if running it twice does no harm"
@@ -147,6 +148,7 @@ _LOOK_FIRST: dict[str, str] = {
     Reason.UNRECOVERABLE: "look first: its handler said that a retry cannot help; something has to change",
     Reason.REJECTED: "look first: its handler, or the ack policy, did not want it",
     Reason.MAX_DELIVERIES: "look first: it may have taken its workers down; replay one, and watch",
+    Reason.CANCELLED: "look first: somebody cancelled it while it ran; replay only what is wanted after all",
     Reason.EXPIRED: "look first: its time was over before it could start; replay only what is still wanted",
 }
 

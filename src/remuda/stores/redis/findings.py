@@ -25,7 +25,7 @@ _COMMANDS = """
     xinfo consumers KEY default; xinfo groups KEY; xinfo stream KEY
     xlen KEY; xpending KEY default; xrange KEY - +; xread streams KEY 0; xrevrange KEY + -
     xreadgroup group default me streams KEY >; xtrim KEY maxlen 1
-    del KEY; exists KEY; get KEY; set KEY 1
+    del KEY; exists KEY; get KEY; mget KEY; set KEY 1
     hdel KEY 1; hexists KEY 1; hget KEY 1; hincrby KEY 1 1; hkeys KEY; hlen KEY; hmget KEY 1
     hscan KEY 0; hset KEY 1 1
     sadd KEY 1; scard KEY; smismember KEY 1; srem KEY 1

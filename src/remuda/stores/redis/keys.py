@@ -33,6 +33,7 @@ class Keys(NamedTuple):
     rates: str
     results: str
     repeat: str
+    cancel: str
 
     def for_scripts(self) -> tuple[str, ...]:
         """In the order in which `prelude.lua` names them."""
@@ -92,6 +93,7 @@ def keys_of(queue: str) -> Keys:
         rates=f"{prefix}remuda:rates",
         results=f"{prefix}remuda:results",
         repeat=f"{prefix}repeat",
+        cancel=f"{prefix}remuda:cancel",
     )
 
 

@@ -235,6 +235,25 @@ class RedisStore(WorkingStore):
         gone = {each.decode() for each in removed}
         return [job_id for job_id in dict.fromkeys(job_ids) if job_id in gone]
 
+    async def ask_to_cancel(self, queue: str, job_ids: Sequence[str]) -> None:
+        await self.open()
+        if job_ids:
+            now_us = to_us(self.now())
+            pairs = [part for each in job_ids for part in (now_us, each)]
+            await self._link.call("ZADD", keys_of(queue).cancel, *pairs)
+
+    async def asked_to_cancel(self, queue: str) -> dict[str, datetime]:
+        await self.open()
+        flat = await self._link.call("ZRANGE", keys_of(queue).cancel, 0, -1, "WITHSCORES")
+        return {
+            each.decode(): from_us(int(float(at))) for each, at in zip(flat[::2], flat[1::2], strict=True)
+        }
+
+    async def forget_to_cancel(self, queue: str, job_ids: Sequence[str]) -> None:
+        await self.open()
+        if job_ids:
+            await self._link.call("ZREM", keys_of(queue).cancel, *job_ids)
+
     async def reschedule(self, queue: str, job_id: str, *, at: datetime) -> bool:
         inspector, _ = await self._inspector(queue)
         found = await inspector.find_live(job_id)

@@ -18,6 +18,7 @@ from remuda.stores.sql.moments import naive
 from remuda.stores.sql.schema import (
     SCHEMA_VERSION,
     archive,
+    cancel,
     command,
     command_fleet,
     command_lane,
@@ -41,6 +42,7 @@ _ALL = (
     rate,
     result,
     repeat,
+    cancel,
     command,
     command_name,
     command_lane,
@@ -171,7 +173,7 @@ def _to_3(connection: Connection) -> None:
 
 
 def _to_4(connection: Connection) -> None:
-    """Specs of repeatable jobs: a table."""
+    """Specs of repeatable jobs, and running jobs that are to be cancelled: two tables."""
     _complete(connection)
 
 

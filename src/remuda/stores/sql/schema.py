@@ -247,6 +247,16 @@ repeat = Table(
     **_mysql,
 )
 
+# Running jobs that somebody wants cancelled, until their worker has seen it.
+cancel = Table(
+    "message_cancel",
+    metadata,
+    Column("queue", _name, primary_key=True),
+    Column("job_id", _name, primary_key=True),
+    Column("asked_at", _moment, nullable=False),
+    **_mysql,
+)
+
 # The commands of device fleets. What a column says only of some commands is NULL in the others, and
 # every index is of those alone (where the database has partial indexes).
 #

@@ -527,6 +527,22 @@ class SqlStore(Store):
             )
         return [each for each in dict.fromkeys(job_ids) if each in cancelled]
 
+    async def ask_to_cancel(self, queue: str, job_ids: Sequence[str]) -> None:
+        await self._ready()
+        if job_ids:
+            now = self.now()
+            ids = list(dict.fromkeys(job_ids))
+            await self._cold(lambda: upkeep.ask_to_cancel(self.dialect, queue, ids, now=now))
+
+    async def asked_to_cancel(self, queue: str) -> dict[str, datetime]:
+        await self._ready()
+        return await self._cold(lambda: upkeep.asked_to_cancel(queue), read_only=True)
+
+    async def forget_to_cancel(self, queue: str, job_ids: Sequence[str]) -> None:
+        await self._ready()
+        if job_ids:
+            await self._cold(lambda: upkeep.forget_to_cancel(self.dialect, queue, job_ids))
+
     async def reschedule(self, queue: str, job_id: str, *, at: datetime) -> bool:
         await self._ready()
         done = await self._cold(lambda: upkeep.reschedule(self.dialect, queue, job_id, at=at))

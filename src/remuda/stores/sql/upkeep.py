@@ -12,6 +12,7 @@ from remuda.lifecycle import State
 from remuda.stores.sql.dialect import Dialect
 from remuda.stores.sql.moments import aware, naive
 from remuda.stores.sql.schema import StoredState, message
+from remuda.stores.sql.schema import cancel as cancel_table
 from remuda.stores.sql.schema import queue as queue_table
 from remuda.stores.sql.steps import Row, Steps
 from remuda.transition import Batch, between_ms
@@ -45,6 +46,27 @@ def purge(dialect: Dialect, queue: str, *, now: datetime, who: str, limit: int) 
     rows = yield _waiting(queue).limit(limit).with_for_update(skip_locked=True)
     yield from _remove(dialect, queue, rows, reason="purged", now=now, who=who)
     return len(rows)
+
+
+def ask_to_cancel(dialect: Dialect, queue: str, job_ids: Sequence[str], *, now: datetime) -> Steps[None]:
+    """Leave word for the workers that run these jobs."""
+    yield from queue_row(queue)
+    yield from forget_to_cancel(dialect, queue, job_ids)
+    rows = [{"queue": queue, "job_id": each, "asked_at": naive(now)} for each in job_ids]
+    yield insert(cancel_table).values(rows)
+
+
+def asked_to_cancel(queue: str) -> Steps[dict[str, datetime]]:
+    """The jobs for which word was left, and when."""
+    rows = yield select(cancel_table.c.job_id, cancel_table.c.asked_at).where(cancel_table.c.queue == queue)
+    return {job_id: aware(asked_at) for job_id, asked_at in rows}
+
+
+def forget_to_cancel(dialect: Dialect, queue: str, job_ids: Sequence[str]) -> Steps[None]:
+    """Take the word back."""
+    yield delete(cancel_table).where(
+        cancel_table.c.queue == queue, dialect.among(cancel_table.c.job_id, job_ids)
+    )
 
 
 def cancel(
