@@ -479,7 +479,7 @@ async def test_of_cancelling_and_promoting_exactly_one_wins(
                     await theirs.store.rate_limits(QUEUE)
                 return await fetch(theirs)
 
-            cancelled, deliveries = await asyncio.gather(ours.cancel(job_id), fetched())
+            cancelled, deliveries = await asyncio.gather(ours.cancel(job_id, running=False), fetched())
             won = [*cancelled, *(each.id for each in deliveries)]
             assert won == [job_id]
             fates["cancelled" if cancelled else "fetched"] += 1
