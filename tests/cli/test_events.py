@@ -48,12 +48,12 @@ def test_only_what_is_wanted_is_told(remuda: Remuda) -> None:
 EVENTS = ("events", "emails", "--since", "1h", "--no-follow", "--json")
 
 
-def test_what_comes_is_followed(remuda: Remuda) -> None:
-    remuda.add(NewJob("good"))
-    following = remuda.start("events", "emails", "--json", "--since", "1h")
+def test_what_comes_is_followed(on_sqlite: Remuda) -> None:
+    on_sqlite.add(NewJob("good"))
+    following = on_sqlite.start("events", "emails", "--json", "--since", "1h")
     first = json.loads(following.readline())
     assert (first["name"], first["entered"]) == ("good", "PENDING")
-    (later,) = remuda.add(NewJob("good"))
+    (later,) = on_sqlite.add(NewJob("good"))
     assert json.loads(following.readline())["id"] == later
     following.signal(signal.SIGINT)
     assert following.finish().code in (0, 130)

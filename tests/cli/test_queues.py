@@ -240,18 +240,18 @@ def test_jobs_are_tried_again_at_once(remuda: Remuda) -> None:
     assert ended.err == f"remuda: neither waiting nor dead in emails: {done}\n"
 
 
-def test_a_drain_waits_for_the_workers(remuda: Remuda) -> None:
-    remuda.add(NewJob("good"), NewJob("good", delay=timedelta(hours=1)))
-    stuck = remuda("drain", "emails", "--timeout", "0s")
+def test_a_drain_waits_for_the_workers(on_sqlite: Remuda) -> None:
+    on_sqlite.add(NewJob("good"), NewJob("good", delay=timedelta(hours=1)))
+    stuck = on_sqlite("drain", "emails", "--timeout", "0s")
     assert stuck.code == ExitCode.ERROR
     assert "1 job of emails left" in stuck.err
     assert "is there a worker?" in stuck.err
-    draining = remuda.start("drain", "emails", "--json")
+    draining = on_sqlite.start("drain", "emails", "--json")
     draining.logs("waiting for 1 job of emails")
-    remuda.work()
+    on_sqlite.work()
     assert json.loads(draining.finish().out)["jobs"] == 1
-    assert remuda.ok("drain", "emails") == "nothing is left to do in emails; 1 job due later\n"
-    assert remuda("drain", "emails", "--delayed", "--timeout", "0s").code == ExitCode.ERROR
+    assert on_sqlite.ok("drain", "emails") == "nothing is left to do in emails; 1 job due later\n"
+    assert on_sqlite("drain", "emails", "--delayed", "--timeout", "0s").code == ExitCode.ERROR
 
 
 def test_a_running_job_is_told_to_end(remuda: Remuda) -> None:

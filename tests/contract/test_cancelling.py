@@ -170,6 +170,12 @@ async def test_a_list_of_ids_is_refused(queue: Queue) -> None:
 # -- cancelling what runs
 
 
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers look for word more often than they need to."""
+    monkeypatch.setattr("remuda.worker.canceller.LOOK_EVERY", timedelta(milliseconds=20))
+
+
 @contextlib.asynccontextmanager
 async def at_work(queue: Queue, handler: Callable[[Job], Any], **options: Any) -> AsyncIterator[str]:
     """A job whose handler has begun; its id."""
@@ -206,6 +212,7 @@ def until_told(job: Job) -> None:
         job.check_cancelled()
 
 
+@pytest.mark.usefixtures("often")
 @pytest.mark.parametrize("handler", [sleep_long, until_told], ids=["coroutine", "thread"])
 async def test_a_job_that_runs_is_cancelled_and_says_so(queue: Queue, handler: Callable[[Job], Any]) -> None:
     async with at_work(queue, handler, store_results=True) as job_id:
@@ -224,6 +231,7 @@ async def nothing_asked(queue: Queue) -> bool:
     return not await queue.store.asked_to_cancel(queue.name)
 
 
+@pytest.mark.usefixtures("often")
 async def test_a_handler_that_does_not_look_ends_as_it_ends(queue: Queue) -> None:
     told = threading.Event()
 
@@ -239,6 +247,7 @@ async def test_a_handler_that_does_not_look_ends_as_it_ends(queue: Queue) -> Non
     assert (await record_of(queue, job_id)).state is State.COMPLETED
 
 
+@pytest.mark.usefixtures("often")
 async def test_word_for_a_job_is_not_for_the_next_one_of_its_id(queue: Queue, clock: VirtualClock) -> None:
     """It ended just when it was cancelled: whoever has its id later runs on."""
     await queue.add_unique("job", job_id="a")
@@ -253,7 +262,7 @@ async def test_word_for_a_job_is_not_for_the_next_one_of_its_id(queue: Queue, cl
     @worker.handler("job")
     async def run(job: Job) -> None:
         begun.set()
-        await asyncio.sleep(1.2)  # the worker looks twice a second
+        await asyncio.sleep(0.2)  # the worker looks several times meanwhile
         seen.append(job.cancelled)
 
     await queue.add_unique("job", job_id="a")

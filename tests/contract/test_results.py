@@ -298,7 +298,11 @@ async def test_a_result_that_does_not_come_in_time(queue: Queue) -> None:
         await queue.result(job_id, timeout=0.05)
 
 
-async def test_a_result_that_cannot_come_is_not_waited_for_to_the_end(queue: Queue) -> None:
+async def test_a_result_that_cannot_come_is_not_waited_for_to_the_end(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remuda.results._FIRST_DOUBT_S", 0.05)
+    monkeypatch.setattr("remuda.results._MISSED_WORD", timedelta(milliseconds=50))
     worker = make_worker(queue)
     worker.handler()(lambda _job: 42)
     job_id = await queue.add("job")
