@@ -50,6 +50,8 @@ def test_the_worker_and_its_options_have_the_same_defaults() -> None:
 def test_an_ack_policy_may_be_given_as_a_word() -> None:
     worker = Worker(Queue("orders", "sqlite://"), ack_policy="manual")
     assert worker.options.ack_policy is AckPolicy.MANUAL
+    with pytest.raises(ConfigurationError, match=r"ack_policy is one of ack, .*, not 'perhaps'"):
+        Worker(Queue("orders", "sqlite://"), ack_policy="perhaps")
 
 
 def test_the_buffer_holds_at_least_one() -> None:

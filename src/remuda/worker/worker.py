@@ -72,7 +72,7 @@ class Worker:
             release_stuck_interval=release_stuck_interval,
             graceful_timeout=graceful_timeout,
             max_deliveries=max_deliveries,
-            ack_policy=AckPolicy(ack_policy),
+            ack_policy=_ack_policy(ack_policy),
             retry=retry,
             handler_timeout=handler_timeout,
             max_payload_bytes=max_payload_bytes,
@@ -164,3 +164,10 @@ class Worker:
         """Fetch one batch, run it and settle it, here and now; how many jobs that was. For tests."""
         await self.queue.open()
         return await Shift(self, until_empty=True).one_round()
+
+
+def _ack_policy(word: AckPolicy | str) -> AckPolicy:
+    try:
+        return AckPolicy(word)
+    except ValueError:
+        raise ConfigurationError(f"ack_policy is one of {', '.join(AckPolicy)}, not {word!r}") from None
