@@ -248,6 +248,30 @@ async def test_a_handler_that_does_not_look_ends_as_it_ends(queue: Queue) -> Non
 
 
 @pytest.mark.usefixtures("often")
+async def test_a_coroutine_that_will_not_be_cancelled_leaves_nothing_to_the_next(queue: Queue) -> None:
+    counts: list[int] = []
+    worker = make_worker(queue, concurrency=1)
+
+    @worker.handler()
+    async def run(job: Job) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        counts.append(task.cancelling())
+        if job.payload == "stubborn":
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+
+    stubborn = await queue.add("job", "stubborn")
+    async with running(worker):
+        await eventually(lambda: counts == [0])
+        assert await queue.cancel(stubborn) == [stubborn]
+        await queue.add("job")
+        await eventually(lambda: len(counts) == 2)
+    assert counts == [0, 0]
+    assert (await record_of(queue, stubborn)).state is State.COMPLETED
+
+
+@pytest.mark.usefixtures("often")
 async def test_word_for_a_job_is_not_for_the_next_one_of_its_id(queue: Queue, clock: VirtualClock) -> None:
     """It ended just when it was cancelled: whoever has its id later runs on."""
     await queue.add_unique("job", job_id="a")

@@ -117,11 +117,14 @@ class Runner:
             delivery, started_at
         ):
             return
-        self._at_work[job.id] = _AtWork([job], asyncio.current_task() if handler.is_async else None)
+        task = asyncio.current_task() if handler.is_async else None
+        self._at_work[job.id] = _AtWork([job], task)
         try:
             returned, error = await self._run(handler, job, arguments)
         finally:
             self._at_work.pop(job.id, None)
+            if job.cancelled and task is not None:
+                task.uncancel()  # whatever the handler made of it: the next job's handler is another
         if self._options.ack_policy is AckPolicy.ACK_FIRST:
             self._note_error(job, error)
         else:
@@ -292,7 +295,7 @@ class Runner:
             return _Run(await self._call(handler, job, arguments, timeout), None)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
-            if job is not None and job.cancelled and task is not None and task.uncancel() == 0:
+            if job is not None and job.cancelled and task is not None and task.cancelling() <= 1:
                 return _Run(None, JobCancelledError(f"job {job.id} was cancelled while it ran"))
             if task is not None and task.cancelling():
                 raise
