@@ -23,7 +23,7 @@ test: $(VENV)/.dev ## everything that must pass: lint, types, tests
 	@scripts/install-mariadb
 	@scripts/install-redis
 	@$(MAKE) --no-print-directory lint types
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 bench: $(VENV)/.dev ## run the benchmarks
 	$(BIN)/python -m bench $(ARGS)
@@ -41,7 +41,7 @@ types: $(VENV)/.dev ## mypy, strict
 
 coverage: $(VENV)/.dev ## the tests, and the lines that they miss
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	$(BIN)/coverage run -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 

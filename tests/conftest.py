@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import TypeVar
 import pytest
 from hypothesis import HealthCheck, settings
 
+from remuda.stores import open_store
 from tests.redis_servers import RedisCluster, RedisServer, ValkeyServer, named_server, named_servers
 from tests.servers import MariaDBServer, PostgresServer, Server, ServerUnavailableError
 
@@ -38,15 +40,16 @@ def pytest_report_header() -> list[str]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first, so that no process is left with one at the end; then all that needs Spark.
+    """The longest first, so that no process is left with one at the end.
 
-    That comes in a row, and so to the same process: one of them starts Spark, the others do without.
+    What needs Spark goes to two processes in two halves: each that starts it pays for that, and again until
+    its code is compiled.
     """
-    items.sort(key=lambda item: (item.get_closest_marker("long") is None, not _needs_spark(item)))
-
-
-def _needs_spark(item: pytest.Item) -> bool:
-    return item.path.is_relative_to(Path(__file__).parent / "lake")
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            half = "first" if item.path.name < "test_histories" else "second"
+            item.add_marker(pytest.mark.xdist_group(f"spark-{half}"))
 
 
 @pytest.fixture(scope="session")
@@ -125,6 +128,28 @@ def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="session")
+def postgres_template(postgres_server: PostgresServer) -> str:
+    """A database with the tables of a store: to make them costs as much as most tests do besides."""
+    name = "template_of_a_store"
+    postgres_server.start()
+    postgres_server.create_database(name)
+
+    async def make() -> None:
+        async with open_store(postgres_server.url(name)):
+            pass
+
+    asyncio.run(make())
+    return name
+
+
+@pytest.fixture
+def postgres_store_url(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
+    """The URL of a PostgreSQL database with the tables of a store, and nothing in them."""
+    with postgres_server.database(postgres_template) as url:
+        yield url
+
+
 @pytest.fixture
 def mariadb_url(mariadb_server: MariaDBServer) -> Iterator[str]:
     """The URL of a fresh, empty MariaDB database."""
@@ -159,6 +184,8 @@ def cluster_url(redis_cluster: RedisCluster) -> str:
 @pytest.fixture(params=[*SQL_STORES, *REDIS_STORES])
 def store_url(request: pytest.FixtureRequest) -> str:
     """The URL of a fresh, empty store: the test runs once for each kind. Pick one with `-k sqlite`."""
+    if request.param == "postgres":
+        return str(request.getfixturevalue("postgres_store_url"))
     return _store_url(request)
 
 

@@ -25,3 +25,8 @@ def frame(spark: SparkSession, rows: Sequence[dict[str, object]]) -> DataFrame:
     """Rows of the table; what is left out is NULL."""
     full = [tuple(row.get(name) for name in TRANSITIONS.names) for row in rows]
     return spark.createDataFrame(full, TRANSITIONS.spark_schema())
+
+
+def flat(rows: DataFrame) -> DataFrame:
+    """The same rows without the plan that made them, which every query on them would plan again."""
+    return rows.sparkSession.createDataFrame(rows.toArrow())

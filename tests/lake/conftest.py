@@ -9,19 +9,20 @@ from pyspark.sql import SparkSession
 
 from remuda.lake.session import open_session
 
-# For many small queries: one collector thread, and no compilers that need minutes to pay off. Programs that
-# run in processes of their own (on a cluster) have Spark's generated code.
+# For many small queries: one collector thread, and no compilers that need minutes to pay off; the code of the
+# quick one outgrows its usual room, and what came later would be interpreted. Programs that run in processes of
+# their own (on a cluster) have Spark's generated code.
 FOR_TESTS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "2",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
 }
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A session on two cores, with two shuffle partitions."""
-    session = open_session(master="local[2]", app="remuda tests", memory="1g", settings=FOR_TESTS)
+    session = open_session(master="local[2]", app="remuda tests", memory="2g", settings=FOR_TESTS)
     yield session
     session.stop()

@@ -18,7 +18,7 @@ from remuda.lake.histories import histories_of
 from remuda.lake.measures import measures_of
 from remuda.lake.place import Lake
 from remuda.lake.schemas import HISTORIES, MEASURES
-from tests.lake.batches import frame, put
+from tests.lake.batches import flat, frame, put
 
 START = datetime(2026, 3, 2, 6, tzinfo=UTC)
 WISH = {"transitions": 2_000, "start": START, "span": timedelta(days=2), "seed": 5}
@@ -50,7 +50,7 @@ def _same(actual: DataFrame, expected: DataFrame, names: list[str]) -> None:
 
 @pytest.fixture(scope="module")
 def whole(spark: SparkSession) -> DataFrame:
-    return generate(spark, **WISH, faults=Faults()).cache()
+    return flat(generate(spark, **WISH, faults=Faults()))
 
 
 def test_killed_between_any_two_steps_the_tables_come_out_as_if_made_at_once(
@@ -95,7 +95,7 @@ def test_planted_faults_are_found_exactly(spark: SparkSession, tmp_path: Path) -
     lake = Lake(str(tmp_path))
     # Long enough for what was planted at its beginning to have stopped by its end, and for nothing else.
     wish = {**WISH, "transitions": 4_000, "span": timedelta(days=12), "faults": FAULTS}
-    faulty = generate(spark, **wish).cache()
+    faulty = flat(generate(spark, **wish))
     true = truth(spark, **wish)
     for rows in _batches(faulty, 2):
         put(lake, rows)

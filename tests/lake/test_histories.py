@@ -22,6 +22,7 @@ from remuda.lake.histories import (
 )
 from remuda.lake.schemas import HISTORIES
 from tests.lake import plain
+from tests.lake.batches import flat
 from tests.lake.duckdb_sql import histories_sql, rows_of_query
 from tests.lake.lifecycles import Row, arrow_of, command_trail, job_trail, rows_of
 
@@ -79,7 +80,7 @@ def test_histories_are_those_of_plain_python_in_one_batch_and_in_several(
 
     known = histories_of(frame_of(spark, batches[0]))
     for batch in batches[1:]:
-        kept = spark.createDataFrame(known.toArrow())
+        kept = flat(known)
         known = merge_histories(kept, histories_of(frame_of(spark, batch)))
     assert collected(known) == expected
 
