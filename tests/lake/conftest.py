@@ -9,14 +9,15 @@ from pyspark.sql import SparkSession
 
 from remuda.lake.session import open_session
 
-# For many small queries: one collector thread, and no compilers that need minutes to pay off; the code of the
-# quick one outgrows its usual room, and what came later would be interpreted. Programs that run in processes of
-# their own (on a cluster) have Spark's generated code.
+# For many small queries: one collector thread, and no compiler that needs minutes to pay off. What the quick one
+# makes outgrows its usual room, and all that comes later would be interpreted. Programs that run in processes
+# of their own (on a cluster) have Spark's generated code.
+JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 FOR_TESTS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "2",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
+    "spark.driver.extraJavaOptions": JAVA,
 }
 
 
