@@ -9,9 +9,9 @@ from pyspark.sql import SparkSession
 
 from remuda.lake.session import open_session
 
-# For many small queries: one collector thread, and no compiler that needs minutes to pay off. What the quick one
-# makes outgrows its usual room, and all that comes later would be interpreted. Programs that run in processes
-# of their own (on a cluster) have Spark's generated code.
+# For many small queries: one collector thread, and no compiler that needs minutes to pay off. What the quick
+# one makes outgrows its usual room, and all that comes later would be interpreted. Programs that run in
+# processes of their own (on a cluster) have Spark's generated code.
 JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 FOR_TESTS = {
     "spark.sql.codegen.wholeStage": "false",
