@@ -39,6 +39,7 @@ def pytest_report_header() -> list[str]:
     return ["The tests for Redis 8 are left out: REMUDA_TEST_REDIS_SERVERS names no such server."]
 
 
+@pytest.hookimpl(tryfirst=True)  # before the groups are read
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first, so that no process is left with one at the end.
 

@@ -98,7 +98,7 @@ class RedisServer(Server):
             return ""
         return f"{quote(self.user or '', safe='')}:{quote(self.password, safe='')}@"
 
-    def create_database(self, name: str = "") -> None:
+    def create_database(self, name: str = "", template: str | None = None) -> None:
         with self.client() as client:
             client.flushall()
 

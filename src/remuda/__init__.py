@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         JobFailedError,
         NoResultError,
         OversizeError,
+        QueueBusyError,
         QueueClosedError,
         QueueFullError,
         RemudaError,
@@ -26,7 +27,17 @@ if TYPE_CHECKING:
         UnrecoverableError,
     )
     from remuda.lifecycle import Reason, State
-    from remuda.message import Added, DeadLetter, JobRecord, NewJob, Replayed, Result, Stats
+    from remuda.message import (
+        Added,
+        DeadLetter,
+        JobRecord,
+        LogLine,
+        NewJob,
+        Progress,
+        Replayed,
+        Result,
+        Stats,
+    )
     from remuda.queue import Queue
     from remuda.rate import RateLimit
     from remuda.retry import Constant, Exponential, Linear, NoRetry
@@ -47,6 +58,7 @@ _HOMES = {
         "JobFailedError",
         "NoResultError",
         "OversizeError",
+        "QueueBusyError",
         "QueueClosedError",
         "QueueFullError",
         "RemudaError",
@@ -56,7 +68,17 @@ _HOMES = {
         "UnrecoverableError",
     ),
     "remuda.lifecycle": ("Reason", "State"),
-    "remuda.message": ("Added", "DeadLetter", "JobRecord", "NewJob", "Replayed", "Result", "Stats"),
+    "remuda.message": (
+        "Added",
+        "DeadLetter",
+        "JobRecord",
+        "LogLine",
+        "NewJob",
+        "Progress",
+        "Replayed",
+        "Result",
+        "Stats",
+    ),
     "remuda.queue": ("Queue",),
     "remuda.rate": ("RateLimit",),
     "remuda.retry": ("Constant", "Exponential", "Linear", "NoRetry"),
@@ -81,12 +103,15 @@ __all__ = [
     "JobFailedError",
     "JobRecord",
     "Linear",
+    "LogLine",
     "NewJob",
     "NoResultError",
     "NoRetry",
     "OversizeError",
     "PayloadFormat",
+    "Progress",
     "Queue",
+    "QueueBusyError",
     "QueueClosedError",
     "QueueFullError",
     "RateLimit",

@@ -33,6 +33,10 @@ class QueueClosedError(RemudaError):
     """The queue was closed; open a new one."""
 
 
+class QueueBusyError(RemudaError):
+    """Jobs of the queue run, and what was asked would take them from their workers."""
+
+
 class IllegalMoveError(RemudaError):
     """A state change that the lifecycle does not know; it was not written."""
 

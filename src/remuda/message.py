@@ -63,6 +63,21 @@ class Result(msgspec.Struct, frozen=True):
     value: Any
 
 
+class Progress(msgspec.Struct, frozen=True):
+    """How far a job is, as its handler said it last, and when."""
+
+    value: Any
+    at: datetime
+
+
+class LogLine(msgspec.Struct, frozen=True):
+    """A line that a handler said in its run number `attempt`."""
+
+    at: datetime
+    attempt: int
+    text: str
+
+
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A job as the store has it now, live or ended. Ended ones have `ended_at`."""
 

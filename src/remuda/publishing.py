@@ -148,6 +148,13 @@ def moment_to_run(job_id: str, *, delay: timedelta | None, at: datetime | None, 
     return moment
 
 
+def moment_to_expire(
+    job_id: str, *, after: timedelta | None, at: datetime | None, now: datetime
+) -> datetime | None:
+    """When a job that waits is to expire instead; None for never."""
+    return _moment(job_id, "after", after, "at", at, now)
+
+
 def _is_a(kind: type, value: object) -> bool:
     """What the annotation promises, checked all the same: callers need not be typed."""
     return isinstance(value, kind)

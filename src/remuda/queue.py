@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Self, overload
 
 from remuda.clock import Clock
-from remuda.codec import DEFAULT_MAX_PAYLOAD_BYTES, PayloadFormat, check_name
+from remuda.codec import DEFAULT_MAX_PAYLOAD_BYTES, PayloadFormat, check_name, decode_payload
 from remuda.dead_letters import DeadLetters
-from remuda.errors import ConfigurationError, QueueClosedError
+from remuda.errors import ConfigurationError, QueueBusyError, QueueClosedError
 from remuda.identity import make_identity
 from remuda.ids import IdMaker
 from remuda.lifecycle import State
 from remuda.merging import MergingAdder
-from remuda.message import Added, JobRecord, NewJob, Result, Stats
-from remuda.publishing import encode_jobs, moment_to_run
+from remuda.message import Added, DeadLetterFilter, JobRecord, LogLine, NewJob, Progress, Result, Stats
+from remuda.publishing import encode_jobs, moment_to_expire, moment_to_run
 from remuda.rate import RateLimit, RateLimits
 from remuda.repeats import Repeats
 from remuda.results import Waiting, failure_of, open_result
@@ -30,6 +30,8 @@ from remuda.transition import Transition, to_ms
 
 TRAIL_PAGE = 5_000
 RUNNING_AT_MOST = 100_000
+CHUNK = 500
+_NEVER = datetime(9999, 1, 1, tzinfo=UTC)
 
 
 class Queue:
@@ -298,6 +300,21 @@ class Queue:
             raise failed
         return None
 
+    async def progress(self, job_id: str) -> Progress | None:
+        """How far a job is, as its handler said last with `job.progress`; None when it said nothing."""
+        self.check_open()
+        found = await self.store.progress(self.name, [job_id])
+        if job_id not in found:
+            return None
+        return Progress(decode_payload(found[job_id].value, None), found[job_id].at)
+
+    async def log(self, job_id: str, *, after: int = 0, limit: int = 1_000) -> list[LogLine]:
+        """What a job's handler said with `job.log`, in order, from line `after` on."""
+        self.check_open()
+        if after < 0 or limit < 1:
+            raise ConfigurationError(f"lines are asked for after 0 or more, 1 or more, not {after}, {limit}")
+        return await self.store.log(self.name, job_id, after=after, limit=limit)
+
     async def transitions(self, *, after: int = 0) -> AsyncIterator[Transition]:
         """Every recorded state change after a sequence number, in order, up to now."""
         self.check_open()
@@ -356,6 +373,17 @@ class Queue:
         moment = moment_to_run(job_id, delay=delay, at=at, now=self.store.now())
         return await self.store.reschedule(self.name, job_id, at=moment)
 
+    async def expire(
+        self, job_id: str, *, at: datetime | None = None, after: timedelta | None = None
+    ) -> bool:
+        """Let a job that waits expire at another time, sooner or later; with neither, never.
+
+        False when it does not wait. One whose time is over becomes a dead letter, `expired`, unheard.
+        """
+        await self._ready()
+        moment = moment_to_expire(job_id, after=after, at=at, now=self.store.now())
+        return await self.store.set_expiry(self.name, job_id, at=moment)
+
     # -- operating
 
     async def limit_rate(self, *, queue: RateLimit | None = None, key: RateLimit | None = None) -> None:
@@ -390,6 +418,40 @@ class Queue:
         """Remove every waiting job, recorded in the trail; how many. Running and dead ones stay."""
         self.check_open()
         return await self.store.purge(self.name, who=self.who)
+
+    async def obliterate(self, *, force: bool = False) -> int:
+        """Remove everything of the queue: jobs in every state, dead letters, specs, limits; how many jobs.
+
+        The trail keeps what happened, until it is trimmed. Jobs that run are in the way (`QueueBusyError`),
+        unless `force`: they are taken from their workers, whose outcomes do not count then. Nothing should be
+        added meanwhile. Killed in the middle, it is to be called again.
+        """
+        self.check_open()
+        was_paused = (await self.store.stats(self.name)).paused
+        await self.store.pause(self.name)  # or workers would go on fetching
+        running = (await self.store.stats(self.name)).processing
+        if running and not force:
+            if not was_paused:
+                await self.store.resume(self.name)
+            raise QueueBusyError(
+                f"{running:,} jobs of the queue {self.name!r} run: wait for them, or take them away (force)"
+            )
+        removed = 0
+        while True:
+            if force:
+                await self.store.take_back(self.name, who=self.who)
+            gone = await self.store.purge(self.name, who=self.who)
+            everything = DeadLetterFilter()
+            gone += len(await self.store.drop_dead(self.name, everything, limit=CHUNK, who=self.who))
+            gone += await self.store.prune(
+                self.name, completed_before=_NEVER, failed_before=None, who=self.who, limit=CHUNK
+            )
+            removed += gone
+            if not gone:
+                break
+        removed += (await self.store.stats(self.name)).completed  # those that hold their id for a time
+        await self.store.forget(self.name)
+        return removed
 
     async def prune(
         self, *, completed_before: datetime | None = None, failed_before: datetime | None = None

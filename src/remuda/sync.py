@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import contextlib
 import threading
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -13,10 +14,24 @@ from typing import Any, Self, TypeVar, Unpack
 from remuda.codec import DEFAULT_MAX_PAYLOAD_BYTES, PayloadFormat
 from remuda.dead_letters import Which
 from remuda.lifecycle import State
-from remuda.message import Added, DeadLetter, JobRecord, NewJob, Replayed, Result, Stats
+from remuda.message import (
+    Added,
+    DeadLetter,
+    JobRecord,
+    LogLine,
+    NewJob,
+    Progress,
+    Replayed,
+    Result,
+    Stats,
+)
 from remuda.queue import Queue
 from remuda.rate import RateLimit, RateLimits
+from remuda.repeats import LISTED_AT_MOST
 from remuda.retry import RetryPolicy
+from remuda.schedule import Repeating
+from remuda.stores.contract import Capabilities
+from remuda.transition import Transition
 
 T = TypeVar("T")
 
@@ -51,15 +66,20 @@ class SyncQueue:
             raise
         self.name = self._queue.name
         self.dead = SyncDeadLetters(self)
+        self.repeats = SyncRepeats(self)
 
     def __enter__(self) -> Self:
-        self._run(self._queue.open())
+        self.open()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def open(self) -> Capabilities:
+        """Connect now instead of at the first use; says what the store can do."""
+        return self._run(self._queue.open())
 
     def close(self) -> None:
         """Finish what is being added and give everything back."""
@@ -152,11 +172,27 @@ class SyncQueue:
             return self._run(self._queue.result(job_id))
         return self._run(self._queue.result(job_id, timeout=timeout))
 
+    def progress(self, job_id: str) -> Progress | None:
+        return self._run(self._queue.progress(job_id))
+
+    def log(self, job_id: str, *, after: int = 0, limit: int = 1_000) -> list[LogLine]:
+        return self._run(self._queue.log(job_id, after=after, limit=limit))
+
+    def transitions(self, *, after: int = 0) -> Iterator[Transition]:
+        """Every recorded state change after a sequence number, in order, up to now."""
+        yield from self._each(self._queue.transitions(after=after))
+
+    def history(self, job_id: str) -> list[Transition]:
+        return self._run(self._queue.history(job_id))
+
     def cancel(self, *job_ids: str, running: bool = True) -> list[str]:
         return self._run(self._queue.cancel(*job_ids, running=running))
 
     def reschedule(self, job_id: str, *, at: datetime | None = None, delay: timedelta | None = None) -> bool:
         return self._run(self._queue.reschedule(job_id, at=at, delay=delay))
+
+    def expire(self, job_id: str, *, at: datetime | None = None, after: timedelta | None = None) -> bool:
+        return self._run(self._queue.expire(job_id, at=at, after=after))
 
     def limit_rate(self, *, queue: RateLimit | None = None, key: RateLimit | None = None) -> None:
         self._run(self._queue.limit_rate(queue=queue, key=key))
@@ -172,6 +208,20 @@ class SyncQueue:
 
     def purge(self) -> int:
         return self._run(self._queue.purge())
+
+    def prune(
+        self, *, completed_before: datetime | None = None, failed_before: datetime | None = None
+    ) -> int:
+        return self._run(self._queue.prune(completed_before=completed_before, failed_before=failed_before))
+
+    def obliterate(self, *, force: bool = False) -> int:
+        return self._run(self._queue.obliterate(force=force))
+
+    def _each(self, items: AsyncIterator[T]) -> Iterator[T]:
+        """An asynchronous iterator's items, one after another."""
+        with contextlib.suppress(StopAsyncIteration):
+            while True:
+                yield self._run(_next(items))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         if self._loop.is_closed():
@@ -205,15 +255,34 @@ class SyncDeadLetters:
 
     def export(self, **which: Unpack[Which]) -> Iterator[DeadLetter]:
         """All of them, oldest first."""
-        letters = self._sync._queue.dead.export(**which)
-        with contextlib.suppress(StopAsyncIteration):
-            while True:
-                yield self._sync._run(_next(letters))
+        yield from self._sync._each(self._sync._queue.dead.export(**which))
 
 
-async def _next(letters: Any) -> DeadLetter:
-    letter: DeadLetter = await anext(letters)
-    return letter
+class SyncRepeats:
+    """`queue.repeats` without an event loop."""
+
+    def __init__(self, queue: SyncQueue) -> None:
+        self._sync = queue
+
+    def put(self, name: str, payload: Any = None, **spec: Any) -> Repeating:
+        """Write a spec. See `Repeats.put` for what it may say."""
+        return self._sync._run(self._sync._queue.repeats.put(name, payload, **spec))
+
+    def list(self, *, limit: int = LISTED_AT_MOST) -> builtins.list[Repeating]:
+        return self._sync._run(self._sync._queue.repeats.list(limit=limit))
+
+    def get(self, key: str) -> Repeating | None:
+        return self._sync._run(self._sync._queue.repeats.get(key))
+
+    def remove(self, key: str) -> bool:
+        return self._sync._run(self._sync._queue.repeats.remove(key))
+
+    def run(self, key: str) -> str:
+        return self._sync._run(self._sync._queue.repeats.run(key))
+
+
+async def _next(items: AsyncIterator[T]) -> T:
+    return await anext(items)
 
 
 async def _make(

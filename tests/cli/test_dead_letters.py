@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from remuda import NewJob
+from remuda.cli import dlq
 from remuda.cli.exits import ExitCode
 from tests.cli.conftest import Remuda
 from tests.redis_servers import ValkeyServer
@@ -42,12 +43,38 @@ def test_peek_counts_by_reason_and_shows_the_latest(dead: Remuda) -> None:
     assert {each["name"] for each in found["letters"][:3]} == {"bad"}
 
     told = dead("dlq", "peek", "emails", "--limit", "4")
-    assert told.out.splitlines()[:2] == ["retries_exhausted  12", "unrecoverable       3"]
+    assert told.out.splitlines()[:3] == ["by reason", "retries_exhausted  12", "unrecoverable       3"]
     assert told.err == "and 11 older ones (--limit)\n"
     row = next(line for line in told.out.splitlines() if line.startswith("bad-1"))
     assert "UnrecoverableError: no such customer" in row
     assert "Traceback" not in told.out
     assert "    Traceback" in dead.ok("dlq", "peek", "emails", "--limit", "1", "--trace")
+
+
+def test_peek_tells_the_faults_apart_whatever_varies_in_their_words(dead: Remuda) -> None:
+    first, second = dead.json("dlq", "peek", "emails", "--limit", "1")["by_fault"]
+    assert (first["name"], first["letters"]) == ("fail", 12)
+    assert first["fault"] == "ConnectionError: no connection for #"
+    assert (second["name"], second["letters"]) == ("bad", 3)
+    told = dead.ok("dlq", "peek", "emails").splitlines()
+    place = told.index("by fault")
+    assert told[place + 1].split() == ["FINGERPRINT", "LETTERS", "NAME", "FAULT"]
+    assert told[place + 2].split(None, 3) == [first["fingerprint"], "12", "fail", first["fault"]]
+    narrowed = dead.json("dlq", "peek", "emails", "--name", "bad")["by_fault"]
+    assert [each["fingerprint"] for each in narrowed] == [second["fingerprint"]]
+
+
+def test_of_many_letters_the_latest_tell_the_faults(
+    dead_on_sqlite: Remuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dlq, "PAGE", 4)
+    monkeypatch.setattr(dlq, "FAULTS_FROM", 8)
+    monkeypatch.setattr(dlq, "FAULTS_SHOWN", 1)
+    faults = dead_on_sqlite.json("dlq", "peek", "emails")["by_fault"]
+    assert [(each["name"], each["letters"]) for each in faults] == [("fail", 5), ("bad", 3)]
+    told = dead_on_sqlite("dlq", "peek", "emails").err
+    assert "of the latest 8; the lake (`remuda lake triage`) counts all" in told
+    assert "and 1 rarer faults" in told
 
 
 CONDITIONS = {

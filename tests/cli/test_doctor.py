@@ -35,7 +35,7 @@ def test_a_healthy_store(remuda: Remuda) -> None:
     report = remuda.json("doctor")
     assert report["ok"]
     has_tables = report["backend"] not in ("redis", "valkey")
-    version = 4 if has_tables else None
+    version = 5 if has_tables else None
     assert report["schema"] == {"ok": True, "version": version, "wanted": version, "trouble": None}
     assert abs(report["clock_offset_seconds"]) < 1
     assert 0 < report["round_trip_seconds"] < 1
@@ -43,7 +43,7 @@ def test_a_healthy_store(remuda: Remuda) -> None:
     # Before Redis 7.0 no user can ask what they may do.
     assert set(_found(report, "unknown")) <= ({"rights"} if report["version"].startswith("6.") else set())
     told = remuda.ok("doctor")
-    assert ("version 4, complete" if has_tables else "this store needs none") in told
+    assert ("version 5, complete" if has_tables else "this store needs none") in told
     assert WAKES[report["backend"]] in told
     assert report["version"] in told
 

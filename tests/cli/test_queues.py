@@ -124,9 +124,9 @@ def test_a_payload_that_cannot_be_decoded_is_base64(on_sqlite: Remuda) -> None:
 
 def test_cancel_removes_what_waits_and_names_what_does_not(remuda: Remuda) -> None:
     due, later = remuda.add(NewJob("good"), NewJob("good", delay=timedelta(hours=1)))
-    assert remuda.ok("jobs", "cancel", "emails", due, later) == "cancelled 2 jobs of emails\n"
+    assert remuda.ok("jobs", "cancel", "emails", due, later, "--yes") == "cancelled 2 jobs of emails\n"
     (stays,) = remuda.add(NewJob("good"))
-    ended = remuda("jobs", "cancel", "emails", later, stays, "nobody", "--json")
+    ended = remuda("jobs", "cancel", "emails", later, stays, "nobody", "--yes", "--json")
     assert ended.code == ExitCode.NOT_FOUND
     assert json.loads(ended.out) == {
         "queue": "emails",
@@ -257,6 +257,6 @@ def test_a_drain_waits_for_the_workers(on_sqlite: Remuda) -> None:
 def test_a_running_job_is_told_to_end(remuda: Remuda) -> None:
     (job_id,) = remuda.add(NewJob("good"))
     remuda.do(lambda queue: queue.store.fetch("emails", limit=1, lease=timedelta(minutes=1), who="worker-7"))
-    told = remuda.ok("jobs", "cancel", "emails", job_id)
+    told = remuda.ok("jobs", "cancel", "emails", job_id, "--yes")
     assert told == "told the workers of 1 running job of emails\n"
     assert list(remuda.do(lambda queue: queue.store.asked_to_cancel("emails"))) == [job_id]

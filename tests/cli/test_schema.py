@@ -52,9 +52,9 @@ def _make_reference_tables(remuda: Remuda) -> None:
 
 def test_init_makes_the_tables_once(on_tables: Remuda) -> None:
     made = on_tables.ok("init")
-    assert made.startswith("made the tables, version 4, in ")
+    assert made.startswith("made the tables, version 5, in ")
     assert {"message", "message_archive", "message_transition"} <= _tables(on_tables)
-    assert on_tables.ok("init").startswith("the tables are there already, version 4, in ")
+    assert on_tables.ok("init").startswith("the tables are there already, version 5, in ")
     assert on_tables.json("init")["created"] is False
     assert on_tables.ok("inspect") == ""
 
@@ -64,9 +64,9 @@ def test_migrate_makes_the_tables_where_there_are_none(on_tables: Remuda) -> Non
         assert on_tables("migrate", "--dry-run").code == ExitCode.UNAVAILABLE
         Path(on_tables.directory, "remuda.db").touch()
     report = on_tables.json("migrate", "--dry-run")
-    assert (report["before"], report["pending"], report["applied"]) == (None, [4], [])
+    assert (report["before"], report["pending"], report["applied"]) == (None, [5], [])
     assert not _tables(on_tables)
-    assert on_tables.json("migrate")["applied"] == [4]
+    assert on_tables.json("migrate")["applied"] == [5]
     assert "nothing to do" in on_tables.ok("migrate")
 
 

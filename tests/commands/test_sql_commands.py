@@ -70,7 +70,7 @@ async def test_tables_of_version_2_are_migrated_with_all_they_hold(url: str) -> 
     )
     with pytest.raises(SchemaError, match=r"table command is missing.*migrate"):
         await opened(url)
-    assert await migrated(url) == [3, 4]
+    assert await migrated(url) == [3, 4, 5]
     assert await migrated(url) == []
 
     async with Queue("orders", url) as queue, SqlCommands(url) as commands:

@@ -297,7 +297,7 @@ async def test_tables_of_version_1_are_migrated_with_all_they_hold(sql_store_url
     make_version_1(sql_store_url)
     with pytest.raises(SchemaError, match=r"message\.rate_key is missing.*message_rate is missing.*migrate"):
         await opened(sql_store_url)
-    assert await migrated(sql_store_url) == [2, 3, 4]
+    assert await migrated(sql_store_url) == [2, 3, 4, 5]
     assert await migrated(sql_store_url) == []
 
     async with Queue("orders", sql_store_url) as queue:

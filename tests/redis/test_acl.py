@@ -9,9 +9,9 @@ from datetime import timedelta
 
 import pytest
 
-from remuda import NewJob, Queue, Worker
+from remuda import LogLine, NewJob, Queue, Worker
 from remuda.rate import RateLimit
-from remuda.stores.contract import Delivery
+from remuda.stores.contract import Delivery, Note
 from remuda.stores.redis.link import Link
 from remuda.stores.redis.refusals import RefusedError
 from remuda.worker.scheduler import Scheduler
@@ -42,6 +42,7 @@ STREAMS = (
 NEWER = "xackdel"  # Redis 8.2
 OTHERS = (
     "del exists get mget set hdel hexists hget hincrby hkeys hlen hmget hscan hset "
+    "lrange pexpire rpush "
     "sadd scard smismember srem zadd zcard zcount zrange zrangebyscore zrem zremrangebyscore zscan zscore"
 )
 KEYS = "~{chasqui:*"
@@ -114,12 +115,19 @@ async def do_everything(url: str) -> None:
         await asyncio.sleep(0.05)
         assert await settle(queue, acked(made, result=b"\x01")) == []
         assert (await waiting).value == 1
+        await queue.store.note(QUEUE, [Note("1", b"\x01", [LogLine(queue.store.now(), 1, "line")])], ttl=HOUR)
+        assert await queue.progress("1") is not None
+        assert await queue.log("1")
+        assert await queue.expire((await queue.jobs(state="PENDING"))[0].id, after=HOUR)
         assert await queue.store.queues() == [QUEUE]
         assert await queue.purge() == 2
         now = queue.store.now()
         await queue.prune(completed_before=now, failed_before=now)
         await queue.store.trim_transitions(QUEUE, up_to=3)
         assert await queue.history(job_id)
+        await queue.add("job")
+        await fetch(queue)
+        assert await queue.obliterate(force=True)
 
 
 async def fetch_all(queue: Queue) -> list[Delivery]:

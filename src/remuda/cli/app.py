@@ -8,7 +8,20 @@ from typing import Annotated
 import typer
 
 from remuda import __version__
-from remuda.cli import adding, dlq, doctor, events, jobs, limits, queues, repeatable, schema, watch, work
+from remuda.cli import (
+    adding,
+    bench,
+    dlq,
+    doctor,
+    events,
+    jobs,
+    limits,
+    queues,
+    repeatable,
+    schema,
+    watch,
+    work,
+)
 from remuda.cli.devices.app import app as devices
 from remuda.cli.exits import MEANINGS, Traces
 from remuda.cli.lake.app import app as lake
@@ -55,7 +68,7 @@ app.command()(adding.add)
 app.command()(queues.inspect)
 app.command()(watch.watch)
 app.command()(events.events)
-app.add_typer(jobs.app, name="jobs", help="Single jobs: list, show, cancel, try again.")
+app.add_typer(jobs.app, name="jobs", help="Single jobs: list, show, log, cancel, expire, try again.")
 app.add_typer(dlq.app, name="dlq", help="Dead letters: peek, replay, drop, export.")
 app.add_typer(repeatable.app, name="repeatable", help="Repeatable jobs: list, add, remove, run now.")
 app.command()(queues.pause)
@@ -63,8 +76,10 @@ app.command()(queues.resume)
 app.command()(limits.limit)
 app.command()(queues.drain)
 app.command()(queues.purge)
+app.command()(queues.obliterate)
 app.add_typer(devices, name="devices", help="Commands to devices: send, follow, operate, simulate.")
 app.add_typer(lake, name="lake", help="The lake: every transition in tables, and answers from them.")
+app.command()(bench.bench)
 app.command()(doctor.doctor)
 
 

@@ -30,6 +30,9 @@ app = typer.Typer(no_args_is_help=True)
 
 HANDFUL = 10  # a replay of no more than this is a trial, and does not ask
 CHUNK = 500
+FAULTS_FROM = 20_000  # letters that are read to tell their faults apart
+FAULTS_SHOWN = 10
+PAGE = 200
 
 Limit = Annotated[
     int | None,
@@ -78,7 +81,11 @@ def peek(
     trace: Annotated[bool, typer.Option("--trace", help="Show the trace of each error.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show how many there are by reason, and the latest ones with their errors. Nothing is changed."""
+    """Show how many there are by reason and by fault, and the latest ones with their errors.
+
+    A fault is what letters have in common once numbers, ids and other details are taken out of their errors:
+    one line for each thing to mend, with a fingerprint that stays the same. Nothing is changed.
+    """
     which = Which(reason, name, since, until, job_id)
     run(lambda: _peek(queue, url, which, limit, trace=trace, as_json=as_json))
 
@@ -90,22 +97,106 @@ async def _peek(name: str, url: str | None, which: Which, limit: int, *, trace: 
         now = queue.store.now()
         counts = await queue.dead.count(**which.on(now))
         letters = await queue.dead.peek(limit=limit, **which.on(now)) if counts else []
+        faults = await _faults(queue, which.on(now), sum(counts.values()))
         if not counts:
             await note_if_unknown(queue, await queue.stats())
     if as_json:
         fields = [job_fields(each) for each in letters]
         output.emit(
-            {"queue": name, "total": sum(counts.values()), "by_reason": most_first(counts), "letters": fields}
+            {
+                "queue": name,
+                "total": sum(counts.values()),
+                "by_reason": most_first(counts),
+                "by_fault": [_fault_fields(each) for each in faults],
+                "letters": fields,
+            }
         )
     elif not counts:
         output.note("no dead letters")
     else:
+        output.say("by reason", "bold")
         output.bars(most_first(counts), {})
+        output.say()
+        _show_faults(faults)
         output.say()
         _show_letters(letters, now, trace=trace)
         hidden = sum(counts.values()) - len(letters)
         if hidden > 0:
             output.note(f"and {hidden:,} older ones (--limit)")
+
+
+class Fault(NamedTuple):
+    """Letters that died of the same thing."""
+
+    fingerprint: str
+    words: str
+    name: str
+    letters: int
+    latest: datetime | None
+
+
+async def _faults(queue: Queue, which: dict[str, Any], total: int) -> list[Fault]:
+    """What the letters died of, most first; of many letters the latest tell."""
+    from remuda.dead_letters import make_filter
+    from remuda.lake.fingerprint import fault_of, fingerprint
+
+    found: dict[str, Fault] = {}
+    after: str | None = None
+    read = 0
+    with output.progress("sorting by fault", min(total, FAULTS_FROM)) as advance:
+        while read < min(total, FAULTS_FROM):
+            page = await queue.store.peek_dead(queue.name, make_filter(**which), limit=PAGE, after=after)
+            for letter in page:
+                words = fault_of(letter.reason, letter.error_type, letter.error_message)
+                mark = fingerprint(queue.name, letter.name, letter.reason, words, letter.error_trace)
+                known = found.get(mark) or Fault(mark, words, letter.name, 0, letter.died_at)
+                found[mark] = known._replace(letters=known.letters + 1)
+            read += len(page)
+            advance(len(page))
+            if len(page) < PAGE:
+                break
+            after = page[-1].cursor
+    return sorted(found.values(), key=lambda fault: (-fault.letters, fault.fingerprint))
+
+
+def _fault_fields(fault: Fault) -> dict[str, Any]:
+    return {
+        "fingerprint": fault.fingerprint,
+        "fault": fault.words,
+        "name": fault.name,
+        "letters": fault.letters,
+        "latest_at": fault.latest,
+    }
+
+
+def _show_faults(faults: list[Fault]) -> None:
+    output.say("by fault", "bold")
+    shown = faults[:FAULTS_SHOWN]
+    output.table(
+        _FAULTS,
+        [
+            (
+                Cell(each.fingerprint, output.FAINT),
+                f"{each.letters:,}" if output.on_terminal() else str(each.letters),
+                output.printable(each.name) or "-",
+                output.printable(each.words),
+            )
+            for each in shown
+        ],
+    )
+    read = sum(each.letters for each in faults)
+    if read >= FAULTS_FROM:
+        output.note(f"of the latest {read:,}; the lake (`remuda lake triage`) counts all")
+    if len(faults) > len(shown):
+        output.note(f"and {len(faults) - len(shown):,} rarer faults (--json shows all)")
+
+
+_FAULTS = (
+    Column("fingerprint"),
+    Column("letters", right=True),
+    Column("name"),
+    Column("fault", flexible=True),
+)
 
 
 def _show_letters(letters: list[DeadLetter], now: datetime, *, trace: bool) -> None:

@@ -1,29 +1,34 @@
-"""`jobs list|show|cancel|retry`: single jobs, and what becomes of them."""
+"""`jobs list|show|log|cancel|expire|retry`: single jobs, and what becomes of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from remuda.cli import output
+from remuda.cli.asking import confirm
 from remuda.cli.exits import ExitCode, fail, run
 from remuda.cli.opening import opened_queue
-from remuda.cli.options import AsJson, QueueName, Url
+from remuda.cli.options import DURATION, TIME, AsJson, QueueName, Url, Yes, duration, instant
 from remuda.cli.output import Cell, Column
 from remuda.cli.queues import note_if_unknown
 from remuda.cli.times import local, relative, span
 from remuda.lifecycle import CommandStatus, State, meaning_of
 
 if TYPE_CHECKING:
-    from remuda.message import JobRecord
+    from remuda.message import JobRecord, LogLine
     from remuda.queue import Queue
     from remuda.transition import Transition
 
 
 app = typer.Typer(no_args_is_help=True)
+
+MAX_LINES = 10_000
+LAST_WORDS = 10
+LOOK_EVERY_S = 0.5
 
 
 @app.command("list")
@@ -122,26 +127,42 @@ def show(
 ) -> None:
     """Show one job with its whole history.
 
-    All facts, the payload, the error with its trace, and every state it was in, for how long and why.
+    All facts, the payload, how far its handler says it is and its last words, the error with its trace, and
+    every state it was in, for how long and why.
     """
     run(lambda: _show(queue, job_id, url, history=history, as_json=as_json))
 
 
 async def _show(queue_name: str, job_id: str, url: str | None, *, history: bool, as_json: bool) -> None:
-    from remuda.cli.records import job_fields, transition_fields
+    from remuda.cli.records import job_fields, line_fields, transition_fields, value_text
 
     async with opened_queue(queue_name, url) as queue:
         record = await queue.get(job_id)
+        progress = await queue.progress(job_id)
+        lines = await queue.log(job_id, limit=MAX_LINES)
         trail = await _history(queue, job_id) if history else []
         now = queue.store.now()
     if record is None and not trail:
         fail(f"there is no job {job_id!r} in {queue_name}", ExitCode.NOT_FOUND)
     if as_json:
         job = None if record is None else job_fields(record)
-        output.emit({"job": job, "history": [transition_fields(each) for each in trail]})
+        output.emit(
+            {
+                "job": job,
+                "progress": None if progress is None else {"value": progress.value, "at": progress.at},
+                "log": [line_fields(each) for each in lines],
+                "history": [transition_fields(each) for each in trail],
+            }
+        )
     else:
         if record is not None:
             _show_record(record, now)
+        if progress is not None:
+            _section("progress", f"{value_text(progress.value)}  ({relative(progress.at, now)})")
+        if lines:
+            _section("log", "\n".join(map(line_text, lines[-LAST_WORDS:])))
+            if len(lines) > LAST_WORDS:
+                output.note(f"the last {LAST_WORDS} of {len(lines):,} lines; `remuda jobs log` shows all")
         if trail:
             _show_history(trail)
     if record is None:
@@ -227,6 +248,56 @@ def _step(transition: Transition) -> output.Cells:
     )
 
 
+# -- what its handler says
+
+
+@app.command()
+def log(
+    queue: QueueName,
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="The job's id.", show_default=False)],
+    url: Url = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on as it says more, until it has ended.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a job's handler said (`job.log`), line by line, with the time and the attempt."""
+    run(lambda: _log(queue, job_id, url, follow=follow, as_json=as_json))
+
+
+async def _log(queue_name: str, job_id: str, url: str | None, *, follow: bool, as_json: bool) -> None:
+    import asyncio
+
+    from remuda.cli.records import line_fields
+
+    async with opened_queue(queue_name, url) as queue:
+        said = 0
+        while True:
+            record = await queue.get(job_id)  # first: what it said before it ended is there then
+            lines = await queue.log(job_id, after=said)
+            for line in lines:
+                if as_json:
+                    output.emit_line(line_fields(line))
+                else:
+                    output.say(line_text(line))
+            said += len(lines)
+            if not lines and (not follow or record is None or record.ended_at is not None):
+                break
+            if not lines:
+                await asyncio.sleep(LOOK_EVERY_S)
+        if not said and record is None:
+            fail(f"there is no job {job_id!r} in {queue_name}", ExitCode.NOT_FOUND)
+    if not said and not as_json:
+        output.note(f"the handler of {job_id} has said nothing")
+
+
+def line_text(line: LogLine) -> str:
+    """One line of a log, for a person."""
+    head = f"{local(line.at, zone=False)}  {line.attempt}  "
+    first, *others = output.printable_lines(line.text).splitlines() or [""]
+    return "\n".join([head + first, *(" " * len(head) + each for each in others)])
+
+
 # -- cancelling
 
 
@@ -238,6 +309,7 @@ def cancel(
     queue: QueueName,
     ids: Ids,
     url: Url = None,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Cancel jobs: those that wait are removed, those that run are told to end.
@@ -245,11 +317,12 @@ def cancel(
     A coroutine is cancelled within a second, a plain function when it looks; then it is a dead letter. A job
     that has ended or is unknown is named, and the exit code is 5. The trail keeps what was done.
     """
-    run(lambda: _cancel(queue, ids, url, as_json=as_json))
+    run(lambda: _cancel(queue, ids, url, yes=yes, as_json=as_json))
 
 
-async def _cancel(queue_name: str, ids: list[str], url: str | None, *, as_json: bool) -> None:
+async def _cancel(queue_name: str, ids: list[str], url: str | None, *, yes: bool, as_json: bool) -> None:
     async with opened_queue(queue_name, url) as queue:
+        confirm(f"Cancel {output.plural(len(set(ids)), 'job')} of {queue_name}?", yes=yes)
         cancelled = await queue.cancel(*ids, running=False)
         others = [each for each in dict.fromkeys(ids) if each not in set(cancelled)]
         told = await queue.cancel(*others)
@@ -265,6 +338,60 @@ async def _cancel(queue_name: str, ids: list[str], url: str | None, *, as_json: 
             output.say(f"told the workers of {output.plural(len(told), 'running job')} of {queue_name}")
     if neither:
         fail(f"neither waiting nor running in {queue_name}: {', '.join(neither)}", ExitCode.NOT_FOUND)
+
+
+# -- another end
+
+
+@app.command()
+def expire(
+    queue: QueueName,
+    ids: Ids,
+    url: Url = None,
+    after: Annotated[
+        timedelta | None,
+        typer.Option("--in", parser=duration, metavar=DURATION, help="So long from now: 90s, 2h, 1d."),
+    ] = None,
+    at: Annotated[
+        datetime | None,
+        typer.Option("--at", parser=instant, metavar=TIME, help="At this time, such as 2030-01-31T08:00Z."),
+    ] = None,
+    never: Annotated[bool, typer.Option("--never", help="Let them wait as long as it takes.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let jobs that wait expire sooner, later or never.
+
+    One whose time is over before a worker takes it becomes a dead letter, `expired`. A job that does not wait
+    is named, and the exit code is 5.
+    """
+    if never + (at is not None) + (after is not None) != 1:
+        fail("when? Give one of --in, --at and --never", ExitCode.USAGE)
+    run(lambda: _expire(queue, list(dict.fromkeys(ids)), url, after, at, as_json=as_json))
+
+
+async def _expire(
+    queue_name: str,
+    ids: list[str],
+    url: str | None,
+    after: timedelta | None,
+    at: datetime | None,
+    *,
+    as_json: bool,
+) -> None:
+    async with opened_queue(queue_name, url) as queue:
+        moment = at if after is None else queue.store.now() + after
+        changed = [each for each in ids if await queue.expire(each, at=moment)]
+        if not changed:
+            await note_if_unknown(queue, await queue.stats())
+    neither = [each for each in ids if each not in set(changed)]
+    if as_json:
+        output.emit({"queue": queue_name, "expires_at": moment, "changed": changed, "not_waiting": neither})
+    elif changed:
+        when = "never" if moment is None else f"at {local(moment)}"
+        many = "expire" if len(changed) > 1 else "expires"
+        output.say(f"{output.plural(len(changed), 'job')} of {queue_name} {many} {when}")
+    if neither:
+        fail(f"not waiting in {queue_name}: {', '.join(neither)}", ExitCode.NOT_FOUND)
 
 
 # -- trying again

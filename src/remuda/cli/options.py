@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from remuda.cli.completing import queue_names
 from remuda.cli.times import Moment, parse_instant, parse_moment
 from remuda.durations import parse_duration
 from remuda.lifecycle import Reason
@@ -39,7 +40,10 @@ def moment(text: str) -> Moment:
         raise typer.BadParameter(str(error)) from None
 
 
-QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.", show_default=False)]
+QueueName = Annotated[
+    str,
+    typer.Argument(metavar="QUEUE", help="The queue's name.", show_default=False, autocompletion=queue_names),
+]
 
 Url = Annotated[
     str | None,

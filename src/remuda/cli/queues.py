@@ -1,4 +1,4 @@
-"""`inspect`, `pause`, `resume`, `purge`: queues as a whole."""
+"""`inspect`, `pause`, `resume`, `drain`, `purge`, `obliterate`: queues as a whole."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 
 from remuda.cli import output
 from remuda.cli.asking import confirm
+from remuda.cli.completing import queue_names
 from remuda.cli.exits import ExitCode, fail, run
 from remuda.cli.limits import limits_text
 from remuda.cli.opening import opened_queue, opened_store
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 PROGRESS_EVERY_S = 0.3
 
 SomeQueue = Annotated[
-    str | None, typer.Argument(metavar="QUEUE", help="One queue; without it, all.", show_default=False)
+    str | None,
+    typer.Argument(
+        metavar="QUEUE", help="One queue; without it, all.", show_default=False, autocompletion=queue_names
+    ),
 ]
 
 
@@ -168,25 +172,28 @@ async def note_if_unknown(queue: Queue, stats: Stats) -> None:
 # -- operating
 
 
-def pause(queue: QueueName, url: Url = None) -> None:
+def pause(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
     """Hand out no more jobs of a queue, to any worker, until it is resumed.
 
     What runs goes on. A pause outlives restarts.
     """
-    run(lambda: _set_pause(queue, url, paused=True))
+    run(lambda: _set_pause(queue, url, paused=True, as_json=as_json))
 
 
-def resume(queue: QueueName, url: Url = None) -> None:
+def resume(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
     """End a pause."""
-    run(lambda: _set_pause(queue, url, paused=False))
+    run(lambda: _set_pause(queue, url, paused=False, as_json=as_json))
 
 
-async def _set_pause(name: str, url: str | None, *, paused: bool) -> None:
+async def _set_pause(name: str, url: str | None, *, paused: bool, as_json: bool) -> None:
     async with opened_queue(name, url) as queue:
         await (queue.pause() if paused else queue.resume())
         stats = await queue.stats()
-    waiting = output.plural(stats.pending + stats.retryable, "job")
-    if paused:
+    number = stats.pending + stats.retryable
+    waiting = output.plural(number, "job")
+    if as_json:
+        output.emit({"queue": name, "paused": paused, "waiting": number, "running": stats.processing})
+    elif paused:
         output.say(f"paused {name}: {waiting} waiting, {stats.processing} still running")
     else:
         output.say(f"resumed {name}: {waiting} waiting")
@@ -285,3 +292,55 @@ async def _purge_with_progress(queue: Queue, waiting: int) -> int:
             advance(left - still)
             left = still
         return await purging
+
+
+def obliterate(
+    queue: QueueName,
+    url: Url = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also take away what runs; its outcome will not count.")
+    ] = False,
+    records: Annotated[
+        bool, typer.Option("--records", help="Also forget the record of what happened in it.")
+    ] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove a queue with all that is in it, for good.
+
+    Jobs in every state, dead letters, results, notes, repeatable jobs, limits and a pause. Stop its producers
+    and workers first. The record of what happened stays for the lake, until retention or --records takes it.
+    """
+    run(lambda: _obliterate(queue, url, force=force, records=records, yes=yes, as_json=as_json))
+
+
+async def _obliterate(
+    name: str, url: str | None, *, force: bool, records: bool, yes: bool, as_json: bool
+) -> None:
+    async with opened_queue(name, url) as queue:
+        stats = await queue.stats()
+        known = name in await queue.store.queues()
+        if not known:
+            await note_if_unknown(queue, stats)
+        removed = forgotten = 0
+        if known or records:
+            confirm(f"Remove {name} for good, with {_holds(stats)}?", yes=yes)
+            removed = await queue.obliterate(force=force)
+            if records:
+                span_of = await queue.store.trail_span(name)
+                forgotten = await queue.store.trim_transitions(name, up_to=span_of.last)
+    if as_json:
+        output.emit({"queue": name, "removed": removed, "records_forgotten": forgotten})
+    else:
+        also = f", and {output.plural(forgotten, 'record')}" if records else ""
+        output.say(f"obliterated {name}: {output.plural(removed, 'job')}{also}")
+
+
+def _holds(stats: Stats) -> str:
+    counts = {
+        "waiting": stats.pending + stats.retryable,
+        "running": stats.processing,
+        "completed": stats.completed,
+        "dead": stats.failed,
+    }
+    return ", ".join(f"{count:,} {word}" for word, count in counts.items() if count) or "nothing in it"

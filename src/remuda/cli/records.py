@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from remuda.errors import DecodeError
-from remuda.message import JobRecord, Stats
+from remuda.message import JobRecord, LogLine, Stats
 from remuda.rate import RateLimit, RateLimits
 from remuda.transition import Transition
 
@@ -74,6 +74,19 @@ def payload_text(record: JobRecord, *, indent: int = 0) -> str:
         return record.payload.decode()
     except UnicodeDecodeError:
         return repr(record.payload)
+
+
+def value_text(value: Any) -> str:
+    """A value for people, in one line."""
+    try:
+        return msgspec.json.encode(value).decode()
+    except (TypeError, ValueError, RecursionError):
+        return repr(value)
+
+
+def line_fields(line: LogLine) -> dict[str, Any]:
+    """One line that a handler said."""
+    return {"at": line.at, "attempt": line.attempt, "text": line.text}
 
 
 def stats_fields(stats: Stats, dead: Mapping[str, int], limits: RateLimits) -> dict[str, Any]:

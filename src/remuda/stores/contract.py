@@ -17,7 +17,7 @@ import msgspec
 
 from remuda.errors import QueueFullError
 from remuda.lifecycle import State
-from remuda.message import DeadLetter, DeadLetterFilter, JobRecord, Replayed, Stats
+from remuda.message import DeadLetter, DeadLetterFilter, JobRecord, LogLine, Replayed, Stats
 from remuda.rate import RateLimits
 from remuda.schedule import Repeat, Repeating
 from remuda.transition import Transition
@@ -102,6 +102,21 @@ class Settlement(msgspec.Struct, kw_only=True, eq=False):
     keep: bool = True  # a completed job goes to the archive
     result: bytes | None = None  # what the handler returned, encoded; None: nothing is to be kept
     result_ttl: timedelta = timedelta(hours=1)
+
+
+class Note(msgspec.Struct, frozen=True):
+    """What a handler said of its job since the last note: how far it is (None: nothing new), and lines."""
+
+    job_id: str
+    progress: bytes | None
+    lines: Sequence[LogLine]
+
+
+class Progressed(NamedTuple):
+    """How far a job is, encoded like a payload, and when that was noted."""
+
+    value: bytes
+    at: datetime
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -357,6 +372,20 @@ class Store(ABC):
     def watch_results(self, queue: str) -> Wakeup:
         """Wakes when a result may have been kept; where the store cannot, only for those of this program."""
 
+    # -- notes: what handlers say while they run
+
+    @abstractmethod
+    async def note(self, queue: str, notes: Sequence[Note], *, ttl: timedelta) -> None:
+        """Keep them for this long: of progress the last word, of lines all, in order."""
+
+    @abstractmethod
+    async def progress(self, queue: str, job_ids: Sequence[str]) -> dict[str, Progressed]:
+        """How far jobs are, of those that have said so."""
+
+    @abstractmethod
+    async def log(self, queue: str, job_id: str, *, after: int, limit: int) -> list[LogLine]:
+        """Lines of a job in the order in which they were said, less the first `after`."""
+
     # -- repeatable jobs
 
     @abstractmethod
@@ -459,6 +488,10 @@ class Store(ABC):
         """Give a waiting job another `next_attempt_at`; False when it does not wait (any more)."""
 
     @abstractmethod
+    async def set_expiry(self, queue: str, job_id: str, *, at: datetime | None) -> bool:
+        """Let a waiting job expire at another moment, or never; False when it does not wait (any more)."""
+
+    @abstractmethod
     async def pause(self, queue: str) -> None:
         """From now on `fetch` gives nothing; what runs goes on. Survives restarts."""
 
@@ -481,6 +514,17 @@ class Store(ABC):
         limit: int,
     ) -> int:
         """Remove ended jobs that are past their retention, up to `limit`; the number of them."""
+
+    @abstractmethod
+    async def take_back(self, queue: str, *, who: str) -> list[str]:
+        """Put back what any worker holds, dead or alive; the ids. Outcomes that come later do not count."""
+
+    @abstractmethod
+    async def forget(self, queue: str) -> None:
+        """Forget all that is kept beside jobs: specs, limits, a pause, results, notes, words to cancel.
+
+        The trail stays, and with it the numbers of its transitions. Not in one step on Redis: call it again.
+        """
 
     # -- the trail: a queue's by the queue's name, a fleet's by `command_trail.trail_name`
 

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from remuda.errors import ConfigurationError, JobCancelledError
+
+
+class Notebook(Protocol):
+    """What takes down what a handler says of its job."""
+
+    def progress(self, value: Any) -> None: ...
+
+    def log(self, text: str) -> None: ...
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -28,6 +36,7 @@ class Job(msgspec.Struct, kw_only=True, eq=False):
     deliveries  how often the job was handed to a worker, this time included
     verdict     what was said by hand, or None; the first word counts
     cancelled   somebody wants it to end: a coroutine is cancelled by itself, a plain function has to look
+    notebook    where `progress` and `log` write; without a worker, nowhere
     """
 
     id: str
@@ -43,6 +52,7 @@ class Job(msgspec.Struct, kw_only=True, eq=False):
     worker: str
     verdict: Verdict | None = None
     cancelled: bool = False
+    notebook: Notebook | None = None
 
     def __repr__(self) -> str:
         return f"<Job {self.name!r} {self.id} attempt {self.attempt} of queue {self.queue!r}>"
@@ -65,6 +75,21 @@ class Job(msgspec.Struct, kw_only=True, eq=False):
         """Raise `JobCancelledError` if somebody has cancelled it: for loops of plain functions."""
         if self.cancelled:
             raise JobCancelledError(f"job {self.id} was cancelled while it ran")
+
+    def progress(self, value: Any) -> None:
+        """Say how far it is: a number, a text, whatever a payload can be. `Queue.progress` reads it.
+
+        As often as you like, from coroutines and threads: a worker writes the last word in a while.
+
+        >>> job.progress({"done": 40, "of": 100})
+        """
+        if self.notebook is not None:
+            self.notebook.progress(value)
+
+    def log(self, text: object) -> None:
+        """Keep a line with the job, to be read with `Queue.log` or `remuda jobs log`."""
+        if self.notebook is not None:
+            self.notebook.log(str(text))
 
     def _say(self, verdict: Verdict) -> None:
         if self.verdict is None:

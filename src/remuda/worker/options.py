@@ -56,6 +56,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     archive_completed       keep completed jobs in the archive at all
     store_results           keep what handlers return, for `Queue.result` …
     result_ttl              … for this long
+    notes_ttl               how long progress and lines of jobs are kept (`Job.progress`, `Job.log`)
     schedule                make the jobs of repeatable specs, together with every other worker of the queue
     """
 
@@ -76,6 +77,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     archive_completed: bool = True
     store_results: bool = False
     result_ttl: timedelta = timedelta(hours=1)
+    notes_ttl: timedelta = timedelta(days=7)
     retention: Retention = Retention()
     schedule: bool = True
 
@@ -89,7 +91,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("min_fetch_interval", "max_fetch_interval", "flush_interval", "graceful_timeout"):
             if getattr(self, name) < timedelta(0):
                 raise ConfigurationError(f"{name} must not be negative, not {getattr(self, name)}")
-        for name in ("release_stuck_timeout", "release_stuck_interval", "result_ttl"):
+        for name in ("release_stuck_timeout", "release_stuck_interval", "result_ttl", "notes_ttl"):
             if getattr(self, name) <= timedelta(0):
                 raise ConfigurationError(f"{name} must be more than nought, not {getattr(self, name)}")
         if self.handler_timeout is not None and self.handler_timeout <= timedelta(0):

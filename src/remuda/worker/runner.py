@@ -19,6 +19,7 @@ from remuda.results import encode_failure
 from remuda.stores.contract import Delivery, Settlement
 from remuda.worker.handlers import Handler, Handlers, Middleware
 from remuda.worker.job import ACK, Job
+from remuda.worker.notes import NoteTaker
 from remuda.worker.options import AckPolicy, WorkerOptions
 from remuda.worker.outcomes import settle_run, text_of, undecodable, unheard
 from remuda.worker.settler import Settler
@@ -54,6 +55,7 @@ class Runner:
         handlers: Handlers,
         middlewares: Sequence[Middleware],
         settler: Settler,
+        notes: NoteTaker,
         executor: ThreadPoolExecutor,
         rng: random.Random,
     ) -> None:
@@ -65,6 +67,7 @@ class Runner:
         self._handlers = handlers
         self._middlewares = tuple(middlewares)
         self._settler = settler
+        self._notes = notes
         self._executor = executor
         self._rng = rng
         self._threads: dict[asyncio.Task[Any] | None, Future[Any]] = {}
@@ -194,6 +197,7 @@ class Runner:
             created_at=delivery.created_at,
             expires_at=delivery.expires_at,
             worker=self._who,
+            notebook=self._notes.notebook(delivery.id, delivery.attempts + 1),
         )
 
     async def _ack_first(self, delivery: Delivery, started_at: datetime) -> bool:

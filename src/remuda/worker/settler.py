@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
 from remuda.backoff import Backoff
@@ -21,7 +21,8 @@ WRITTEN_AT_MOST = 2_000  # outcomes in one transaction
 class Settler:
     """Writes outcomes of one queue in batches, one batch at a time.
 
-    on_written is told of every settlement that took effect or whose lease was lost.
+    before is awaited ahead of each batch; on_written is told of every settlement that took effect or whose
+    lease was lost.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class Settler:
         *,
         interval: timedelta,
         batch_size: int,
+        before: Callable[[], Awaitable[None]],
         on_written: Callable[[Sequence[Settlement], Sequence[Settlement]], None],
     ) -> None:
         self._store = store
@@ -39,6 +41,7 @@ class Settler:
         self._who = who
         self._interval = interval.total_seconds()
         self._batch_size = batch_size
+        self._before = before
         self._on_written = on_written
         self._waiting: list[Settlement] = []
         self._writing: list[Settlement] = []
@@ -82,6 +85,7 @@ class Settler:
         self._has_some.clear()
         self._has_batch.clear()
         if self._waiting:
+            await self._before()
             self._writing, self._waiting = self._waiting[:WRITTEN_AT_MOST], self._waiting[WRITTEN_AT_MOST:]
             try:
                 await self._write(self._writing)

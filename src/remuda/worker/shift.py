@@ -17,6 +17,7 @@ from remuda.worker.canceller import Canceller
 from remuda.worker.holdings import Holdings
 from remuda.worker.intake import Intake
 from remuda.worker.keeper import LeaseKeeper
+from remuda.worker.notes import NoteTaker
 from remuda.worker.recoverer import Recoverer
 from remuda.worker.runner import Runner
 from remuda.worker.scheduler import Scheduler
@@ -55,12 +56,14 @@ class Shift:
         self._executor = ThreadPoolExecutor(worker.options.concurrency, thread_name_prefix="remuda-handler")
         self._holdings = Holdings(worker.counts)
         self._intake = Intake(self._store, self._queue, self._who, self._options, worker.fairness)
+        self._notes = NoteTaker(self._store, self._queue, ttl=self._options.notes_ttl)
         self._settler = Settler(
             self._store,
             self._queue,
             self._who,
             interval=self._options.flush_interval,
             batch_size=self._options.fetch_batch_size,
+            before=self._notes.write,
             on_written=self._holdings.written,
         )
         self._keeper = LeaseKeeper(
@@ -80,6 +83,7 @@ class Shift:
             worker.handlers,
             worker.middlewares,
             self._settler,
+            self._notes,
             self._executor,
             worker.rng,
         )
@@ -118,6 +122,7 @@ class Shift:
             asyncio.create_task(self._keeper.run(), name="remuda-lease-keeper"),
             asyncio.create_task(self._recoverer.run(), name="remuda-recoverer"),
         ]
+        upkeep.append(asyncio.create_task(self._notes.run(), name="remuda-note-taker"))
         upkeep.append(asyncio.create_task(self._canceller.run(), name="remuda-canceller"))
         if self._options.schedule:
             upkeep.append(asyncio.create_task(self._scheduler.run(), name="remuda-scheduler"))
@@ -152,6 +157,7 @@ class Shift:
             await asyncio.wait({settling})
             while self._settler.unwritten:
                 await self._settler.flush()
+            await self._notes.write()
         finally:
             self._executor.shutdown(wait=False)
         return len(deliveries)
@@ -355,6 +361,7 @@ class Shift:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        await self._notes.write()  # of handlers that were cut off
         self._executor.shutdown(wait=False, cancel_futures=True)
         log.info("worker %s has stopped", self._who, extra={"action": "worker_stopped"})
 

@@ -28,6 +28,7 @@ _COMMANDS = """
     del KEY; exists KEY; get KEY; mget KEY; set KEY 1
     hdel KEY 1; hexists KEY 1; hget KEY 1; hincrby KEY 1 1; hkeys KEY; hlen KEY; hmget KEY 1
     hscan KEY 0; hset KEY 1 1
+    lrange KEY 0 1; pexpire KEY 1; rpush KEY 1
     sadd KEY 1; scard KEY; smismember KEY 1; srem KEY 1
     zadd KEY 1 1; zcard KEY; zcount KEY 0 1; zrange KEY 0 1; zrangebyscore KEY 0 1; zrem KEY 1
     zremrangebyscore KEY 0 1; zscan KEY 0; zscore KEY 1

@@ -71,6 +71,14 @@ class Keys(NamedTuple):
         """Where it is of a job that failed, which they know nothing of."""
         return f"{self.prefix}remuda:failed:{job_id}"
 
+    def progress(self, job_id: str) -> str:
+        """Where a job's handler has said how far it is …"""
+        return f"{self.prefix}remuda:progress:{job_id}"
+
+    def lines(self, job_id: str) -> str:
+        """… and what else it said."""
+        return f"{self.prefix}remuda:lines:{job_id}"
+
 
 @lru_cache(maxsize=1024)
 def keys_of(queue: str) -> Keys:

@@ -267,3 +267,12 @@ def rescheduled(job: LiveJob, at: datetime) -> list[Argument]:
     extra.deliveries += 0 if job.holder is None else job.holder.count
     member = wire.pack_member(job.name, job.d)
     return ["entry", job.id, wire.to_score(at), member, wire.encode(extra), job.index or 0, job.entry]
+
+
+def expiring(job: LiveJob, known: bytes, at: datetime | None) -> list[Argument]:
+    """What `expire.lua` takes; `known` are the job's extras as they are now."""
+    extra = msgspec.structs.replace(wire.open_extra(known), expires_us=wire.maybe_to_us(at))
+    packed = b"" if extra == wire.NO_EXTRA else wire.encode(extra)
+    if job.member is not None:
+        return ["member", job.id, known, packed, job.member]
+    return ["entry", job.id, known, packed, job.index or 0, job.entry]

@@ -8,22 +8,32 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from remuda.lifecycle import State
-from remuda.message import DeadLetter, DeadLetterFilter, JobRecord, Replayed, Stats
+from remuda.message import DeadLetter, DeadLetterFilter, JobRecord, LogLine, Replayed, Stats
 from remuda.rate import RateLimit, RateLimits
 from remuda.schedule import Repeat, Repeating
 from remuda.stores.command_trail import fleet_of
-from remuda.stores.contract import Firing, RecordPage, TrailEntry, TrailPage, TrailSpan, Wakeup
-from remuda.stores.redis import command_scripts, repeats, scripts
+from remuda.stores.contract import (
+    Firing,
+    Note,
+    Progressed,
+    RecordPage,
+    TrailEntry,
+    TrailPage,
+    TrailSpan,
+    Wakeup,
+)
+from remuda.stores.redis import command_scripts, obliterating, repeats, scripts
 from remuda.stores.redis import trail as trails
 from remuda.stores.redis.adding import add_arguments
 from remuda.stores.redis.command_keys import command_keys
 from remuda.stores.redis.dead_letters import DeadLetterStream, holds_its_id
 from remuda.stores.redis.holding import Argument
 from remuda.stores.redis.inspection import stats_from
-from remuda.stores.redis.keys import keys_of, queue_of
+from remuda.stores.redis.keys import keys_of
 from remuda.stores.redis.link import Script
+from remuda.stores.redis.notes import how_far, lines, note_arguments
 from remuda.stores.redis.paging import RecordWalk
-from remuda.stores.redis.settling import rescheduled
+from remuda.stores.redis.settling import expiring, rescheduled
 from remuda.stores.redis.sweeping import Sweeper
 from remuda.stores.redis.waking import TrailWakeup
 from remuda.stores.redis.wire import from_us, to_score, to_us
@@ -31,6 +41,7 @@ from remuda.stores.redis.working import WorkingStore
 from remuda.transition import to_ms
 
 COLD_CHUNK = 500
+NOTES_AT_ONCE = 100  # jobs in one script; each may have a thousand lines
 
 
 class RedisStore(WorkingStore):
@@ -90,6 +101,25 @@ class RedisStore(WorkingStore):
 
     def watch_results(self, queue: str) -> Wakeup:
         return TrailWakeup(self._link, keys_of(queue).log)
+
+    # -- notes
+
+    async def note(self, queue: str, notes: Sequence[Note], *, ttl: timedelta) -> None:
+        await self.open()
+        now = self.now()
+        for start in range(0, len(notes), NOTES_AT_ONCE):
+            arguments = note_arguments(notes[start : start + NOTES_AT_ONCE], now=now, ttl=ttl)
+            await self._run(scripts.NOTE, queue, now, arguments)
+
+    async def progress(self, queue: str, job_ids: Sequence[str]) -> dict[str, Progressed]:
+        await self.open()
+        if not job_ids:
+            return {}
+        return await how_far(self._link, keys_of(queue), job_ids, now=self.now())
+
+    async def log(self, queue: str, job_id: str, *, after: int, limit: int) -> list[LogLine]:
+        await self.open()
+        return await lines(self._link, keys_of(queue), job_id, now=self.now(), after=after, limit=limit)
 
     # -- repeatable jobs
 
@@ -169,12 +199,7 @@ class RedisStore(WorkingStore):
 
     async def queues(self) -> list[str]:
         await self.open()
-        found: set[str] = set()
-        async for key in self._link.scan("{chasqui:*}:*"):
-            name = queue_of(key)
-            if name is not None:
-                found.add(name)
-        return sorted(found)
+        return await obliterating.names(self._link)
 
     async def stats(self, queue: str) -> Stats:
         await self.open()
@@ -262,6 +287,19 @@ class RedisStore(WorkingStore):
         arguments = rescheduled(found, at)
         return bool(await self._run(scripts.RESCHEDULE, queue, self.now(), arguments))
 
+    async def set_expiry(self, queue: str, job_id: str, *, at: datetime | None) -> bool:
+        keys = keys_of(queue)
+        while True:
+            inspector, _ = await self._inspector(queue)
+            found = await inspector.find_live(job_id)
+            if found is None or found.state is State.PROCESSING:
+                return False
+            known = await self._link.call("HGET", keys.extra, job_id) or b""
+            arguments = expiring(found, known, at)
+            done: int = await self._run(scripts.EXPIRE, queue, self.now(), arguments)
+            if done >= 0:
+                return bool(done)
+
     async def pause(self, queue: str) -> None:
         await self.open()
         now = self.now()
@@ -309,6 +347,11 @@ class RedisStore(WorkingStore):
         await self._age_trail(queue, now)
         await self._sweep(queue)
         return removed
+
+    async def forget(self, queue: str) -> None:
+        await self.open()
+        await obliterating.forget(self._link, queue)
+        self._sweepers.pop(queue, None)
 
     async def _sweep(self, queue: str) -> None:
         """Forget what is kept beside jobs that other programs have ended."""

@@ -247,22 +247,26 @@ class WorkingStore(ConnectedStore):
     async def recover(self, queue: str, *, timeout: timedelta, who: str) -> list[str]:
         await self.open()
         await self._learn_clock()
-        recovered: list[str] = []
+        idle_ms = timeout // timedelta(milliseconds=1)
+        return await self._put_back(queue, who=who, idle_ms=idle_ms, all_of_it=False)
+
+    async def take_back(self, queue: str, *, who: str) -> list[str]:
+        await self.open()
+        return await self._put_back(queue, who=who, idle_ms=0, all_of_it=True)
+
+    async def _put_back(self, queue: str, *, who: str, idle_ms: int, all_of_it: bool) -> list[str]:
+        forget_ms = FORGET_CONSUMERS_AFTER // timedelta(milliseconds=1)
+        reason = "taken_back" if all_of_it else "lease_expired"
+        taken: list[str] = []
         while True:
+            now = self.now()
+            up_to = "+inf" if all_of_it else to_us(now)
             chunk = await self._run(
-                scripts.RECOVER,
-                queue,
-                self.now(),
-                [
-                    RECOVERED_AT_ONCE,
-                    who,
-                    timeout // timedelta(milliseconds=1),
-                    FORGET_CONSUMERS_AFTER // timedelta(milliseconds=1),
-                ],
+                scripts.RECOVER, queue, now, [RECOVERED_AT_ONCE, who, up_to, idle_ms, forget_ms, reason]
             )
-            recovered += [each.decode() for each in chunk]
+            taken += [each.decode() for each in chunk]
             if len(chunk) < RECOVERED_AT_ONCE:
-                return recovered
+                return taken
 
     async def next_due(self, queue: str) -> datetime | None:
         await self.open()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement
+from sqlalchemy import ColumnElement, Executable, Table
 
 from remuda.lifecycle import State
 from remuda.stores.contract import Delivery, EncodedJob, Settlement, Suspects
@@ -131,6 +131,10 @@ class Dialect(ABC):
     @abstractmethod
     def among(self, column: ColumnElement[Any], values: Sequence[Any]) -> ColumnElement[bool]:
         """Whether a column is one of these values, however many they are."""
+
+    @abstractmethod
+    def upsert(self, table: Table, rows: Sequence[dict[str, Any]]) -> Executable:
+        """Insert rows; one that has the primary key of another gives it its values."""
 
     @abstractmethod
     def record(self, queue: str, batch: Batch) -> Steps[None]:

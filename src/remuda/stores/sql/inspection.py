@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Select, Text, cast, func, literal, null, select, text, union
+from sqlalchemy import ColumnElement, Select, Text, cast, func, literal, null, or_, select, text, union
 
 from remuda.codec import decode_headers
 from remuda.errors import DecodeError, StoreError
@@ -108,8 +108,11 @@ def record_from(row: Row) -> JobRecord:
 
 def queues() -> Steps[list[str]]:
     """Every queue that holds a message, live or ended, or is paused; not the trails of device fleets."""
+    forgotten = queue_table.c.forgotten_seq
     known = select(queue_table.c.name).where(
         ~queue_table.c.name.startswith(trail_name(""), autoescape=True),
+        # One that was obliterated is known again when something has happened in it since.
+        or_(forgotten.is_(None), forgotten < queue_table.c.last_seq, queue_table.c.paused_at.is_not(None)),
     )
     rows = yield union(select(_MAIN.queue), select(_ENDED.queue), known)
     return sorted(row[0] for row in rows)

@@ -24,8 +24,10 @@ from remuda.stores.sql.schema import (
     command_lane,
     command_name,
     command_signal,
+    log_line,
     message,
     metadata,
+    progress,
     queue,
     rate,
     repeat,
@@ -43,6 +45,8 @@ _ALL = (
     result,
     repeat,
     cancel,
+    progress,
+    log_line,
     command,
     command_name,
     command_lane,
@@ -179,6 +183,11 @@ def _to_4(connection: Connection) -> None:
     _complete(connection)
 
 
+def _to_5(connection: Connection) -> None:
+    """What handlers say while they run: two tables; and a column for queues that were obliterated."""
+    _complete(connection)
+
+
 def _rebuild(connection: Connection) -> None:
     """SQLite cannot turn a table into one that never uses a row number again: make new ones and copy."""
     inspector = inspect(connection)
@@ -246,4 +255,4 @@ def _widen_moment(
         connection.exec_driver_sql(f"ALTER TABLE {table.name} MODIFY COLUMN {definition}")
 
 
-_STEPS: dict[int, Callable[[Connection], None]] = {1: _to_1, 2: _to_2, 3: _to_3, 4: _to_4}
+_STEPS: dict[int, Callable[[Connection], None]] = {1: _to_1, 2: _to_2, 3: _to_3, 4: _to_4, 5: _to_5}

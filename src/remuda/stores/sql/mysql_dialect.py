@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement
+from sqlalchemy import ColumnElement, Executable, Table
+from sqlalchemy.dialects.mysql import insert
 
 from remuda.lifecycle import State
 from remuda.message import PRIORITIES, priorities_from
@@ -344,6 +345,11 @@ class MysqlDialect(Dialect):
 
     def among(self, column: ColumnElement[Any], values: Sequence[Any]) -> ColumnElement[bool]:
         return column.in_(values)  # the driver writes them into the statement
+
+    def upsert(self, table: Table, rows: Sequence[dict[str, Any]]) -> Executable:
+        statement = insert(table).values(list(rows))
+        changed = {each.name: statement.inserted[each.name] for each in table.columns if not each.primary_key}
+        return statement.on_duplicate_key_update(changed)
 
     def record(self, queue: str, batch: Batch) -> Steps[None]:
         written_at = naive(batch.at)

@@ -18,7 +18,8 @@ from remuda.stores.sql.engine import make_engine, run_on_engine
 from remuda.stores.sql.moments import aware
 from remuda.stores.sql.mysql_dialect import MysqlDialect
 from remuda.stores.sql.steps import Steps, drive
-from remuda.stores.sql.store import SqlStore, ends_of
+from remuda.stores.sql.store import SqlStore
+from remuda.stores.sql.working import ends_of
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, any_, bindparam
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy import ColumnElement, Executable, Table, any_, bindparam
+from sqlalchemy.dialects.postgresql import ARRAY, insert
 
 from remuda.lifecycle import State
 from remuda.message import priorities_from
@@ -459,6 +459,11 @@ class PostgresDialect(Dialect):
 
     def among(self, column: ColumnElement[Any], values: Sequence[Any]) -> ColumnElement[bool]:
         return column == any_(bindparam(None, list(values), type_=ARRAY(column.type), unique=True))
+
+    def upsert(self, table: Table, rows: Sequence[dict[str, Any]]) -> Executable:
+        statement = insert(table).values(list(rows))
+        changed = {each.name: statement.excluded[each.name] for each in table.columns if not each.primary_key}
+        return statement.on_conflict_do_update(index_elements=table.primary_key, set_=changed)
 
     def record(self, queue: str, batch: Batch) -> Steps[None]:
         yield Raw(_RECORD.format(counts="$3", packed="$4"), (queue, naive(batch.at), *_packed(batch)))

@@ -28,7 +28,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 
 class StoredState(enum.Enum):
@@ -208,6 +208,8 @@ queue = Table(
     Column("rate_full_at", _moment),
     Column("key_rate_jobs", Integer),
     Column("key_rate_per_us", BigInteger),
+    # the last sequence number when all else of the queue was forgotten
+    Column("forgotten_seq", BigInteger),
     **_mysql,
 )
 
@@ -254,6 +256,34 @@ cancel = Table(
     Column("queue", _name, primary_key=True),
     Column("job_id", _name, primary_key=True),
     Column("asked_at", _moment, nullable=False),
+    **_mysql,
+)
+
+# How far running jobs are, and what their handlers said, for as long as it is wanted.
+progress = Table(
+    "message_progress",
+    metadata,
+    Column("queue", _name, primary_key=True),
+    Column("job_id", _name, primary_key=True),
+    Column("progress", _bytes, nullable=False),
+    Column("noted_at", _moment, nullable=False),
+    Column("expires_at", _moment, nullable=False),
+    Index("message_progress_over", "queue", "expires_at"),
+    **_mysql,
+)
+
+log_line = Table(
+    "message_log",
+    metadata,
+    Column("id", _row_id, primary_key=True, autoincrement=True),
+    Column("queue", _name, nullable=False),
+    Column("job_id", _name, nullable=False),
+    Column("said_at", _moment, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("line", _bytes, nullable=False),
+    Column("expires_at", _moment, nullable=False),
+    Index("message_log_of_job", "queue", "job_id", "id"),
+    Index("message_log_over", "queue", "expires_at"),
     **_mysql,
 )
 

@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, Executable, Table, func, select
+from sqlalchemy.dialects.sqlite import insert
 
 from remuda.lifecycle import State
 from remuda.message import priorities_from
@@ -308,6 +309,11 @@ class SqliteDialect(Dialect):
 
     def among(self, column: ColumnElement[Any], values: Sequence[Any]) -> ColumnElement[bool]:
         return column.in_(select(func.json_each(_json_list(values)).table_valued("value").c.value))
+
+    def upsert(self, table: Table, rows: Sequence[dict[str, Any]]) -> Executable:
+        statement = insert(table).values(list(rows))
+        changed = {each.name: statement.excluded[each.name] for each in table.columns if not each.primary_key}
+        return statement.on_conflict_do_update(index_elements=table.primary_key, set_=changed)
 
     def record(self, queue: str, batch: Batch) -> Steps[None]:
         written_at = text_of(batch.at)

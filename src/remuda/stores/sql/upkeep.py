@@ -1,4 +1,4 @@
-"""What is done to what waits in a queue: pause, resume, purge, cancel, reschedule."""
+"""What an operator does to a queue: pause, resume, purge, cancel, reschedule, expire, obliterate."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ from sqlalchemy import ColumnElement, Select, delete, insert, or_, select, updat
 from remuda.lifecycle import State
 from remuda.stores.sql.dialect import Dialect
 from remuda.stores.sql.moments import aware, naive
-from remuda.stores.sql.schema import StoredState, message
+from remuda.stores.sql.schema import StoredState, archive, message
 from remuda.stores.sql.schema import cancel as cancel_table
+from remuda.stores.sql.schema import log_line as log_table
+from remuda.stores.sql.schema import progress as progress_table
 from remuda.stores.sql.schema import queue as queue_table
+from remuda.stores.sql.schema import rate as rate_table
+from remuda.stores.sql.schema import repeat as repeat_table
+from remuda.stores.sql.schema import result as result_table
 from remuda.stores.sql.steps import Row, Steps
 from remuda.transition import Batch, between_ms
 
@@ -92,6 +97,52 @@ def reschedule(dialect: Dialect, queue: str, job_id: str, *, at: datetime) -> St
     return bool(rows)
 
 
+def set_expiry(dialect: Dialect, queue: str, job_id: str, *, at: datetime | None) -> Steps[bool]:
+    """Let a job that waits expire at another moment, or (None) never."""
+    rows = yield _waiting(queue).where(by_public_ids(dialect, message.c, [job_id])).with_for_update()
+    if rows:
+        yield (
+            update(message)
+            .where(_MAIN.id.in_([row[0] for row in rows]))
+            .values(expires_at=None if at is None else naive(at))
+        )
+    return bool(rows)
+
+
+def take_back(dialect: Dialect, queue: str, *, now: datetime, who: str, limit: int) -> Steps[list[str]]:
+    """Put back up to `limit` jobs that workers hold. One that is just settled is left alone."""
+    rows = yield (
+        _of(queue)
+        .where(_MAIN.state == StoredState.PROCESSING)
+        .order_by(_MAIN.id)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+    if rows:
+        without_holder = dict.fromkeys(("lease", "lease_expires_at", "worker", "acquired_at"))
+        yield (
+            update(message)
+            .where(_MAIN.id.in_([row[0] for row in rows]))
+            .values(state=StoredState.PENDING, state_since=naive(now), **without_holder)
+        )
+        yield from dialect.record(queue, _moves(rows, State.PENDING, reason="taken_back", now=now, who=who))
+    return [_public_id(row) for row in rows]
+
+
+def forget(queue: str) -> Steps[None]:
+    """All that is kept beside jobs, and completed ones that still hold an id. The last number stays."""
+    last_seq = yield from queue_row(queue)
+    yield delete(archive).where(archive.c.queue == queue, archive.c.state == StoredState.COMPLETED)
+    for table in (repeat_table, rate_table, result_table, cancel_table, progress_table, log_table):
+        yield delete(table).where(table.c.queue == queue)
+    settings = ("paused_at", "rate_jobs", "rate_per_us", "rate_full_at", "key_rate_jobs", "key_rate_per_us")
+    yield (
+        update(queue_table)
+        .where(queue_table.c.name == queue)
+        .values({**dict.fromkeys(settings), "forgotten_seq": last_seq})
+    )
+
+
 def by_public_ids(dialect: Dialect, column: Any, ids: Sequence[str]) -> ColumnElement[bool]:
     """The rows that ids mean, in either table: jobs' own, or the numbers of a foreign program's rows."""
     own = dialect.among(column.job_id, ids)
@@ -99,11 +150,15 @@ def by_public_ids(dialect: Dialect, column: Any, ids: Sequence[str]) -> ColumnEl
     return or_(own, dialect.among(column.id, numbers) & column.job_id.is_(None)) if numbers else own
 
 
-def _waiting(queue: str) -> Select[Any]:
-    """What waits, with what `_remove` has to know of it."""
+def _of(queue: str) -> Select[Any]:
+    """Live jobs, with what `_remove` has to know of them."""
     return select(
         _MAIN.id, _MAIN.job_id, _MAIN.state, _MAIN.state_since, _MAIN.created_at, _MAIN.attempts_count
-    ).where(_MAIN.queue == queue, _MAIN.state.in_([StoredState.PENDING, StoredState.RETRYABLE]))
+    ).where(_MAIN.queue == queue)
+
+
+def _waiting(queue: str) -> Select[Any]:
+    return _of(queue).where(_MAIN.state.in_([StoredState.PENDING, StoredState.RETRYABLE]))
 
 
 def _remove(
@@ -112,18 +167,19 @@ def _remove(
     if not rows:
         return
     yield delete(message).where(_MAIN.id.in_([row[0] for row in rows]))
-    yield from dialect.record(
-        queue,
-        Batch(
-            messages=[_public_id(row) for row in rows],
-            left=[State(row[2].value) for row in rows],
-            entered=State.REMOVED,
-            at=now,
-            dwell_ms=[between_ms(aware(row[3] or row[4]), now) for row in rows],
-            attempt=[row[5] for row in rows],
-            reason=reason,
-            who=who,
-        ),
+    yield from dialect.record(queue, _moves(rows, State.REMOVED, reason=reason, now=now, who=who))
+
+
+def _moves(rows: Sequence[Row], entered: State, *, reason: str, now: datetime, who: str) -> Batch:
+    return Batch(
+        messages=[_public_id(row) for row in rows],
+        left=[State(row[2].value) for row in rows],
+        entered=entered,
+        at=now,
+        dwell_ms=[between_ms(aware(row[3] or row[4]), now) for row in rows],
+        attempt=[row[5] for row in rows],
+        reason=reason,
+        who=who,
     )
 
 

@@ -1,6 +1,8 @@
 -- Put back what dead workers hold: leases that are over, and entries without a lease that were idle too long.
 -- Answers the ids. Consumers of ours that hold nothing and were silent for long are forgotten.
-local limit, who, timeout_ms, forget_ms = number_arg(), arg(), number_arg(), number_arg()
+-- With `up_to` (a moment) at +inf all that anybody holds is put back.
+local limit, who, up_to, timeout_ms, forget_ms, reason =
+  number_arg(), arg(), arg(), number_arg(), number_arg(), arg()
 local messages, dwells, attempts = {}, {}, {}
 
 local function put_back(index, entry, acquired_us)
@@ -21,7 +23,7 @@ local function acquired_us(consumer, idle_ms)
   return tonumber(string.match(consumer, '/(%d+)-%x+[~%d]*$') or nil) or now_us - idle_ms * 1000
 end
 
-for _, consumer in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', whole(now_us), 'LIMIT', 0, limit)) do
+for _, consumer in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', up_to, 'LIMIT', 0, limit)) do
   for index = FIRST_STREAM, LAST_STREAM do
     if group_exists(KEYS[index]) then
       while true do -- a hold is put back whole: its lease stands for all of it
@@ -60,7 +62,7 @@ end
 if is_foreign then redis.call('HSET', meta, 'foreign', '1') else redis.call('HDEL', meta, 'foreign') end
 
 if #messages > 0 then
-  record_moves(messages, 'PROCESSING', 'PENDING', dwells, attempts, 'lease_expired', who)
+  record_moves(messages, 'PROCESSING', 'PENDING', dwells, attempts, reason, who)
   wake_up()
 end
 return messages
