@@ -36,10 +36,11 @@ def bench(
     ] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Measure your store: how many jobs a second, and how soon one begins.
+    """Measure how many jobs a second your store carries.
 
-    Works in a queue of its own, which is obliterated at the end, also when it is interrupted. One process
-    adds and works, and the handlers do nothing: what is left is the store and the way to it.
+    And how soon one begins. Works in a queue of its own, which is obliterated at the end, also when it is
+    interrupted. One process adds and works, and the handlers do nothing: what is left is the store and the
+    way to it.
     """
     run(lambda: _bench(url, jobs, size, concurrency, as_json=as_json))
 

@@ -64,9 +64,9 @@ def events(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Follow what happens to the jobs of a queue, one line for each state change.
+    """Follow what happens to the jobs of a queue.
 
-    With --json each line is an object. What is shown is the trail, so nothing is missed.
+    One line for each state change; with --json each line is an object. What is shown is the trail, so nothing is missed.
 
     \b
     remuda events emails --state FAILED

@@ -173,9 +173,9 @@ async def note_if_unknown(queue: Queue, stats: Stats) -> None:
 
 
 def pause(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
-    """Hand out no more jobs of a queue, to any worker, until it is resumed.
+    """Hand out no more jobs of a queue until it is resumed.
 
-    What runs goes on. A pause outlives restarts.
+    It holds for every worker and outlives restarts. What runs goes on.
     """
     run(lambda: _set_pause(queue, url, paused=True, as_json=as_json))
 
@@ -213,9 +213,10 @@ def drain(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Wait until the workers have done all that is due: nothing waits and nothing runs.
+    """Wait until the workers have done all that is due.
 
-    Changes nothing; to remove what waits, see purge. For scripts: stop adding, drain, deploy.
+    That is, until nothing that is due waits and nothing runs. Changes nothing; to remove what waits, see
+    purge. For scripts: stop adding, drain, deploy.
     """
     run(lambda: _drain(queue, url, timeout, delayed=delayed, as_json=as_json))
 

@@ -56,6 +56,7 @@ class Worker:
         archive_completed: bool = True,
         store_results: bool = False,
         result_ttl: timedelta = timedelta(hours=1),
+        notes_ttl: timedelta = timedelta(days=7),
         retention: Retention = Retention(),  # noqa: B008 - frozen
         schedule: bool = True,
         rng: random.Random | None = None,
@@ -79,6 +80,7 @@ class Worker:
             archive_completed=archive_completed,
             store_results=store_results,
             result_ttl=result_ttl,
+            notes_ttl=notes_ttl,
             retention=retention,
             schedule=schedule,
         )
