@@ -40,7 +40,7 @@ _WAKES = {
 
 
 def doctor(url: Url = None, as_json: AsJson = False) -> None:
-    """Say what the store can do, what is wrong and what will be slow.
+    """Say what the store can do, and what is wrong or slow.
 
     Each finding comes with what to do about it. Ends with 1 if something is wrong, with 4 if that is the
     tables. Warnings alone are no error.

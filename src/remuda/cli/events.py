@@ -66,7 +66,8 @@ def events(
 ) -> None:
     """Follow what happens to the jobs of a queue.
 
-    One line for each state change; with --json each line is an object. What is shown is the trail, so nothing is missed.
+    One line for each state change; with --json each line is an object. What is shown is the trail, so
+    nothing is missed.
 
     \b
     remuda events emails --state FAILED
