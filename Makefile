@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint format types coverage pins clean
+.PHONY: help demo test docs bench lint format types coverage pins clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ test: $(VENV)/.dev ## everything that must pass: lint, types, tests
 	@scripts/install-redis
 	@$(MAKE) --no-print-directory lint types
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+
+docs: $(VENV)/.dev ## the documentation as a site, in build/docs; a warning is an error
+	$(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.dev ## run the benchmarks
 	$(BIN)/python -m bench $(ARGS)
