@@ -23,7 +23,7 @@ test: $(VENV)/.dev ## everything that must pass: lint, types, tests
 	@scripts/install-mariadb
 	@scripts/install-redis
 	@$(MAKE) --no-print-directory lint types
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist load $(ARGS)
 
 docs: $(VENV)/.dev ## the documentation as a site, in build/docs; a warning is an error
 	$(BIN)/mkdocs build --strict
@@ -44,7 +44,7 @@ types: $(VENV)/.dev ## mypy, strict
 
 coverage: $(VENV)/.dev ## the tests, and the lines that they miss
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+	$(BIN)/coverage run -m pytest -n $(WORKERS) --dist load $(ARGS)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 

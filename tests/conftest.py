@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,6 +24,8 @@ SQL_STORES = ["sqlite", "postgres", "mariadb"]
 # Newer and older servers, by label: those that the environment names, and those that it requires.
 OTHERS = {*named_servers(), *(label for label in REQUIRED if re.fullmatch(r"(redis|valkey)\d+", label))}
 OTHERS -= {"redis7"}  # is tested in any case
+# Tests of the lake that start no Spark in their own process.
+WITHOUT_SPARK = {"test_cluster.py", "test_java.py", "test_trails.py"}
 REDIS_STORES = ["valkey", "redis7", *sorted(OTHERS), "cluster"]
 
 # The same examples in every run, however busy the machine is: a time limit would tell of its neighbours.
@@ -39,18 +41,27 @@ def pytest_report_header() -> list[str]:
     return ["The tests for Redis 8 are left out: REMUDA_TEST_REDIS_SERVERS names no such server."]
 
 
-@pytest.hookimpl(tryfirst=True)  # before the groups are read
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first, so that no process is left with one at the end.
-
-    What needs Spark goes to two processes in two halves: each that starts it pays for that, and again until
-    its code is compiled.
-    """
+    """The longest first, so that no process is left with one at the end."""
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
-    for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            half = "first" if item.path.name < "test_histories" else "second"
-            item.add_marker(pytest.mark.xdist_group(f"spark-{half}"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """One test after another to whoever is free, but those that need Spark in two halves to two processes.
+
+    Each process that starts Spark pays for that, and again until its code is compiled.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class SparkTogether(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            if not file.startswith("tests/lake/") or Path(file).name in WITHOUT_SPARK:
+                return nodeid
+            return "first half" if Path(file).name < "test_histories" else "second half"
+
+    return SparkTogether(config, log)
 
 
 @pytest.fixture(scope="session")

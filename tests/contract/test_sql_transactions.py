@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -176,3 +177,17 @@ async def test_an_unencodable_job_leaves_the_callers_transaction_usable(postgres
                 await queue.add("paid", object(), connection=caller)
             job_id = await queue.add("paid", connection=caller)
         assert (await record_of(queue, job_id)).state is State.PENDING
+
+
+async def test_a_queue_that_is_first_used_inside_a_transaction_does_not_wait_for_it(sqlite_url: str) -> None:
+    async with Queue("orders", sqlite_url) as queue:
+        await queue.add("job")  # the tables are there
+    engine = create_engine(sqlite_url)
+    late = Queue("orders", sqlite_url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE mine (n INTEGER)"))  # from here on nobody else can write
+        async with asyncio.timeout(5):
+            await late.add("job", connection=connection)
+    assert (await late.stats()).pending == 2
+    await late.close()
+    engine.dispose()

@@ -103,6 +103,11 @@ def check(connection: Connection) -> None:
         )
 
 
+def is_in_order(connection: Connection) -> bool:
+    """Whether there is nothing to make and nothing to complain of."""
+    return installed_version(connection) == SCHEMA_VERSION and not _faults(connection)
+
+
 def _faults(connection: Connection) -> list[str]:
     # Every start waits for this: where the database can tell of all tables at once, it is asked once.
     told = inspect(connection).get_multi_columns(filter_names=[table.name for table in _ALL])

@@ -12,11 +12,13 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool, StaticPool
 
 from remuda.clock import Clock
 from remuda.errors import StoreError, StoreUnavailableError
 from remuda.stores.contract import Capabilities, Wakeup
+from remuda.stores.sql import migrations
 from remuda.stores.sql.sqlite_dialect import SqliteDialect
 from remuda.stores.sql.sqlite_writer import Handle, Writer, drive_sqlite, raw_of
 from remuda.stores.sql.steps import Steps
@@ -52,7 +54,9 @@ class SqliteStore(SqlStore):
         self._writer = Writer(engine)
         self._writer.start()
         try:
-            await self.run_on_schema(self._on_schema)
+            # Where nothing is to be made no lock is taken: whoever adds in a transaction of their own has it.
+            if self._in_memory or not await asyncio.to_thread(self._is_in_order):
+                await self.run_on_schema(self._on_schema)
         except BaseException:
             await self._disconnect()
             raise
@@ -61,6 +65,16 @@ class SqliteStore(SqlStore):
         return Capabilities(
             backend="sqlite", version=sqlite3.sqlite_version, wake="watch", transactional=True
         )
+
+    def _is_in_order(self) -> bool:
+        """Whether the tables are as they are wanted, as far as reading can tell."""
+        if self._engine is None or self._on_schema is not migrations.ensure:
+            return False
+        try:
+            with self._engine.connect() as connection:
+                return migrations.is_in_order(connection)
+        except DBAPIError:
+            return False  # the writer will say what is wrong
 
     async def _disconnect(self) -> None:
         if self._watch is not None:
