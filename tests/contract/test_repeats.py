@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -244,6 +244,53 @@ async def test_of_three_schedulers_one_fires_each_window(
     assert len(await made(queue)) == 8
     (spec,) = await queue.repeats.list()
     assert spec.fired == 8
+    await checked_trail(queue)
+
+
+# Four days around a leap day and around both changes of the clock in Berlin; between them nobody works.
+LEAP_YEAR = [datetime(2032, *day, 12, tzinfo=UTC) for day in ((2, 27), (3, 26), (10, 29))]
+IN_BERLIN = [
+    ("daily", "2032-02-28T02:30+01:00"),
+    ("leap", "2032-02-29T01:00+01:00"),
+    ("daily", "2032-02-29T02:30+01:00"),
+    ("monthly", "2032-02-29T06:00+01:00"),
+    ("daily", "2032-03-01T02:30+01:00"),
+    ("daily", "2032-03-02T02:30+01:00"),
+    ("daily", "2032-03-27T02:30+01:00"),
+    ("daily", "2032-03-28T03:00+02:00"),  # half past two is leapt over
+    ("daily", "2032-03-29T02:30+02:00"),
+    ("daily", "2032-03-30T02:30+02:00"),
+    ("daily", "2032-10-30T02:30+02:00"),
+    ("daily", "2032-10-31T02:30+02:00"),  # and comes twice
+    ("monthly", "2032-10-31T06:00+01:00"),
+    ("daily", "2032-11-01T02:30+01:00"),
+    ("daily", "2032-11-02T02:30+01:00"),
+]
+
+
+async def test_three_schedulers_in_a_leap_year_miss_nothing_and_double_nothing(
+    queue: Queue, store_url: str, clock: VirtualClock
+) -> None:
+    """One of them is stopped before each window and goes on after it, with what it had in mind."""
+    clock.advance(LEAP_YEAR[0] - clock.now())
+    await queue.repeats.put("daily", cron="30 2 * * *", zone="Europe/Berlin")
+    await queue.repeats.put("monthly", cron="0 6 L * *", zone="Europe/Berlin")
+    await queue.repeats.put("leap", cron="0 0 29 2 *")
+    async with (
+        Queue(queue.name, store_url, clock=clock) as second,
+        Queue(queue.name, store_url, clock=clock) as third,
+    ):
+        frozen = scheduler(third, "frozen")
+        for start in LEAP_YEAR:
+            clock.advance(start - clock.now())
+            await scheduler(queue).tick()  # what passed meanwhile is skipped
+            while (specs := await queue.repeats.list())[0].next_at <= start + 4 * DAY:
+                clock.advance(specs[0].next_at - clock.now())
+                rivals = (scheduler(each, str(place)) for place, each in enumerate((queue, second, third)))
+                await asyncio.gather(*(each.tick() for each in rivals))
+                assert not any(await frozen._fire(specs[:1], clock.now()))
+    found = sorted((job.created_at, job.name) for job in await queue.jobs())
+    assert found == [(datetime.fromisoformat(moment), name) for name, moment in IN_BERLIN]
     await checked_trail(queue)
 
 
