@@ -201,6 +201,14 @@ def store_url(request: pytest.FixtureRequest) -> str:
     return _store_url(request)
 
 
+@pytest.fixture(params=[*SQL_STORES, "valkey"])
+def family_store_url(request: pytest.FixtureRequest) -> str:
+    """The same, once for each family: where only the contract stands between the test and the store."""
+    if request.param == "postgres":
+        return str(request.getfixturevalue("postgres_store_url"))
+    return _store_url(request)
+
+
 @pytest.fixture(params=SQL_STORES)
 def sql_store_url(request: pytest.FixtureRequest) -> str:
     """The URL of a fresh, empty store in a database, once for each kind."""

@@ -218,8 +218,15 @@ def _closing(made: Remuda) -> Iterator[Remuda]:
 
 
 @pytest.fixture
-def remuda(store_url: str, tmp_path: Path) -> Iterator[Remuda]:
-    """The command on a fresh store, once for each kind."""
+def remuda(family_store_url: str, tmp_path: Path) -> Iterator[Remuda]:
+    """The command on a fresh store, once for each family of stores."""
+    with _closing(Remuda(family_store_url, tmp_path)) as made:
+        yield made
+
+
+@pytest.fixture
+def everywhere(store_url: str, tmp_path: Path) -> Iterator[Remuda]:
+    """The command on a fresh store, once for each kind, with every server."""
     with _closing(Remuda(store_url, tmp_path)) as made:
         yield made
 

@@ -308,7 +308,7 @@ def test_many_commands_of_one_name_are_listed(devices: Devices) -> None:
 
 def test_a_command_that_is_not_there_is_not_found(devices: Devices) -> None:
     devices.send(*READ)
-    for command in (("show", "nope"), ("cancel", "nope"), ("replay", "nope")):
+    for command in (("show", "nope"), ("cancel", "nope", "--yes"), ("replay", "nope")):
         ended = devices(*command)
         assert ended.code == ExitCode.NOT_FOUND
         assert "there is no command 'nope'" in ended.err
@@ -393,20 +393,21 @@ def test_a_store_in_memory_is_refused(devices: Devices) -> None:
 
 def test_a_cancellation_says_what_may_have_happened(devices: Devices) -> None:
     waiting = devices.send(*READ)
-    assert devices.ok("cancel", waiting) == f"{waiting}  cancelled; the device never got it\n"
+    assert devices("cancel", waiting).code == ExitCode.NOT_CONFIRMED
+    assert devices.ok("cancel", waiting, "--yes") == f"{waiting}  cancelled; the device never got it\n"
     sent = devices.send(*READ)
     devices.happen(sent, Dispatched())
-    told = devices.json("cancel", sent)["commands"][0]
+    told = devices.json("cancel", sent, "--yes")["commands"][0]
     assert not told["has_ended"]
     assert "on its way already" in told["words"]
-    ended = devices("cancel", sent, "nope")
+    ended = devices("cancel", sent, "nope", "--yes")
     assert ended.code == ExitCode.NOT_FOUND
     assert sent in ended.out
 
 
 def test_a_failed_command_is_replayed_and_others_say_why_not(devices: Devices) -> None:
     failed = devices.send(*READ)
-    devices.ok("cancel", failed)
+    devices.ok("cancel", failed, "--yes")
     assert devices.ok("replay", failed) == f"{failed}  queued again\n"
     again = devices("replay", failed)
     assert again.code == ExitCode.ERROR
@@ -418,7 +419,7 @@ def test_a_failed_command_is_replayed_and_others_say_why_not(devices: Devices) -
 def test_a_token_that_may_have_been_applied_is_replayed_only_by_somebody_who_knows(devices: Devices) -> None:
     sent = devices.send(*TOP_UP, stdin=TOKEN)
     devices.happen(sent, Dispatched(), CallFailed(attempt=1, code="UNAVAILABLE"))
-    devices.ok("cancel", sent)
+    devices.ok("cancel", sent, "--yes")
     assert devices.get(sent).outcome is Outcome.UNKNOWN
     refused = devices("replay", sent)
     assert refused.code == ExitCode.ERROR

@@ -30,7 +30,8 @@ def _found(report: Any, level: str) -> dict[str, str]:
     return {each["check"]: each["message"] for each in report["findings"] if each["level"] == level}
 
 
-def test_a_healthy_store(remuda: Remuda) -> None:
+def test_a_healthy_store(everywhere: Remuda) -> None:
+    remuda = everywhere
     remuda.ok("init")
     report = remuda.json("doctor")
     assert report["ok"]

@@ -37,8 +37,8 @@ def _work(remuda: Remuda) -> None:
     assert remuda.count("live") == 0
 
 
-def test_fix_the_bug_and_requeue(remuda: Remuda) -> None:
-    _fix_and_requeue(remuda)
+def test_fix_the_bug_and_requeue(everywhere: Remuda) -> None:
+    _fix_and_requeue(everywhere)
 
 
 def test_fix_the_bug_and_requeue_on_a_private_server(embedded: Remuda) -> None:

@@ -124,6 +124,8 @@ def test_a_payload_that_cannot_be_decoded_is_base64(on_sqlite: Remuda) -> None:
 
 def test_cancel_removes_what_waits_and_names_what_does_not(remuda: Remuda) -> None:
     due, later = remuda.add(NewJob("good"), NewJob("good", delay=timedelta(hours=1)))
+    refused = remuda("jobs", "cancel", "emails", due, later)
+    assert (refused.code, "Cancel 2 jobs of emails?" in refused.err) == (ExitCode.NOT_CONFIRMED, True)
     assert remuda.ok("jobs", "cancel", "emails", due, later, "--yes") == "cancelled 2 jobs of emails\n"
     (stays,) = remuda.add(NewJob("good"))
     ended = remuda("jobs", "cancel", "emails", later, stays, "nobody", "--yes", "--json")

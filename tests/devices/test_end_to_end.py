@@ -375,7 +375,7 @@ def no_sniffio(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "sniffio", None)
 
 
-@pytest.fixture(params=[("valkey", 1000), ("postgres", 200)], ids=lambda each: f"{each[0]}-{each[1] * 5}")
+@pytest.fixture(params=[("valkey", 1000), ("postgres", 60)], ids=lambda each: f"{each[0]}-{each[1] * 5}")
 def store_and_meters(request: pytest.FixtureRequest) -> tuple[str, int]:
     store, meters = request.param
     return str(request.getfixturevalue(f"{store}_url")), meters

@@ -319,7 +319,7 @@ def test_nothing_is_lost_while_the_store_is_away(
 
     in_engine_world(story, meters=8, gateways=4, timings=Timings(lock=timedelta(seconds=0.2)))
     assert [each for each in caplog.records if each.levelname == "ERROR"] == []
-    assert any("until the store is back" in each.message for each in caplog.records)
+    assert any("until the store is back" in each.getMessage() for each in caplog.records)
 
 
 def test_a_rule_that_fails_stops_one_command_and_not_the_others(

@@ -474,7 +474,8 @@ async def test_a_call_that_is_cut_off_is_not_sent_again(victim: Link, valkey_ser
     outcomes = await asyncio.gather(call, *others, return_exceptions=True)
     for outcome in outcomes:
         assert isinstance(outcome, StoreUnavailableError | int)
-    assert await victim.call("GET", "n") == b"1"
+    # On a slow machine it may be cut off before it is sent at all.
+    assert await victim.call("GET", "n") in ({b"1"} if isinstance(outcomes[0], int) else {b"1", None})
     done = len([each for each in outcomes[1:] if isinstance(each, int)])
     assert int(await victim.call("GET", "m") or 0) >= done
 

@@ -81,7 +81,7 @@ def peek(
     trace: Annotated[bool, typer.Option("--trace", help="Show the trace of each error.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show how many there are by reason and by fault, and the latest ones with their errors.
+    """Show dead letters: how many by reason and by fault, and the latest.
 
     A fault is what letters have in common once numbers, ids and other details are taken out of their errors:
     one line for each thing to mend, with a fingerprint that stays the same. Nothing is changed.

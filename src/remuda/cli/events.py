@@ -44,7 +44,7 @@ def events(
         typer.Option(
             "--state",
             metavar="STATE",
-            help="Only moves into this state. May be given again.",
+            help=f"Only moves into this state: {', '.join(State)}. May be given again.",
             case_sensitive=False,
         ),
     ] = None,

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 
+STATES = [each for each in State if each is not State.REMOVED]
 MAX_LINES = 10_000
 LAST_WORDS = 10
 LOOK_EVERY_S = 0.5
@@ -37,7 +38,12 @@ def list_jobs(
     url: Url = None,
     state: Annotated[
         State | None,
-        typer.Option("--state", metavar="STATE", help="Only jobs in this state.", case_sensitive=False),
+        typer.Option(
+            "--state",
+            metavar="STATE",
+            help=f"Only jobs in this state: {', '.join(STATES)}.",
+            case_sensitive=False,
+        ),
     ] = None,
     name: Annotated[
         str | None, typer.Option("--name", metavar="NAME", help="Only jobs of this name.")

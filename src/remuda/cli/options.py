@@ -67,7 +67,7 @@ ByReason = Annotated[
     typer.Option(
         "--reason",
         metavar="REASON",
-        help="Only those that died of this, such as retries_exhausted.",
+        help=f"Only those that died of this: {', '.join(Reason)}.",
         case_sensitive=False,
     ),
 ]

@@ -45,7 +45,9 @@ def worker(
     ] = False,
     log_level: Annotated[
         LogLevel,
-        typer.Option("--log-level", metavar="LEVEL", help="From debug to error.", case_sensitive=False),
+        typer.Option(
+            "--log-level", metavar="LEVEL", help="debug, info, warning or error.", case_sensitive=False
+        ),
     ] = LogLevel.INFO,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log as JSON lines.")] = False,
     lifeline: Annotated[int | None, typer.Option("--lifeline", hidden=True)] = None,

@@ -33,8 +33,8 @@ class Settler:
         *,
         interval: timedelta,
         batch_size: int,
-        before: Callable[[], Awaitable[None]],
         on_written: Callable[[Sequence[Settlement], Sequence[Settlement]], None],
+        before: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._store = store
         self._queue = queue
@@ -85,7 +85,8 @@ class Settler:
         self._has_some.clear()
         self._has_batch.clear()
         if self._waiting:
-            await self._before()
+            if self._before is not None:
+                await self._before()
             self._writing, self._waiting = self._waiting[:WRITTEN_AT_MOST], self._waiting[WRITTEN_AT_MOST:]
             try:
                 await self._write(self._writing)

@@ -29,7 +29,10 @@ def list_commands(
     status: Annotated[
         CommandStatus | None,
         typer.Option(
-            "--status", metavar="STATUS", help="Only commands that stand here.", case_sensitive=False
+            "--status",
+            metavar="STATUS",
+            help=f"Only commands that stand here: {', '.join(CommandStatus)}.",
+            case_sensitive=False,
         ),
     ] = None,
     lane: Annotated[

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from remuda.cli import output
+from remuda.cli.asking import confirm
 from remuda.cli.devices.fleets import Config, FleetName, Where, opened_fleet
 from remuda.cli.exits import ExitCode, fail, run
-from remuda.cli.options import DURATION, AsJson, Url, duration
+from remuda.cli.options import DURATION, AsJson, Url, Yes, duration
 from remuda.cli.times import local
 from remuda.lifecycle import CommandStatus
 
@@ -88,20 +89,26 @@ async def _release(where: Where, lane: str, *, as_json: bool) -> None:
 
 
 def cancel(
-    ids: Ids, url: Url = None, fleet: FleetName = None, config: Config = None, as_json: AsJson = False
+    ids: Ids,
+    url: Url = None,
+    fleet: FleetName = None,
+    config: Config = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
 ) -> None:
     """Stop commands, and say what may already have happened.
 
     One that waits is ended. One that is on its way is not tried again; it ends with what becomes of the
     attempt under way. An unknown id is named, and the exit code is 5.
     """
-    run(lambda: _cancel(Where(url, fleet, config), ids, as_json=as_json))
+    run(lambda: _cancel(Where(url, fleet, config), ids, yes=yes, as_json=as_json))
 
 
-async def _cancel(where: Where, ids: list[str], *, as_json: bool) -> None:
+async def _cancel(where: Where, ids: list[str], *, yes: bool, as_json: bool) -> None:
     told: list[dict[str, Any]] = []
     missing: list[str] = []
     async with opened_fleet(where) as fleet:
+        confirm(f"Cancel {output.plural(len(set(ids)), 'command')}?", yes=yes)
         for each in dict.fromkeys(ids):
             cancelled = await fleet.cancel(each)
             if cancelled is None:

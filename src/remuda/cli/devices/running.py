@@ -46,7 +46,9 @@ def run_engine(
     ] = False,
     log_level: Annotated[
         LogLevel,
-        typer.Option("--log-level", metavar="LEVEL", help="From debug to error.", case_sensitive=False),
+        typer.Option(
+            "--log-level", metavar="LEVEL", help="debug, info, warning or error.", case_sensitive=False
+        ),
     ] = LogLevel.INFO,
     as_json: AsJson = False,
 ) -> None:
