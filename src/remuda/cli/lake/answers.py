@@ -237,9 +237,7 @@ def _show_group(group: Group, now: datetime) -> None:
     facts.append(("  example", output.printable(group.example)))
     if group.suggestion is not None:
         style = _VERDICT_STYLES.get(group.suggestion.verdict, "red")
-        facts.append(
-            ("  do", Cell(f"{group.suggestion.verdict.replace('_', ' ')}: {group.suggestion.words}", style))
-        )
+        facts.append(("  do", Cell(group.suggestion.words, style)))
         facts += [("  mind", group.suggestion.caution)] if group.suggestion.caution else []
         facts += [("  next", group.suggestion.next)] if group.suggestion.next else []
     output.facts(facts)
