@@ -15,10 +15,14 @@ from remuda import (
     QueueClosedError,
     QueueFullError,
     RateLimit,
+    State,
     SyncQueue,
     Worker,
 )
+from remuda.dead_letters import DeadLetters
 from remuda.rate import RateLimits
+from remuda.repeats import Repeats
+from remuda.sync import SyncDeadLetters, SyncRepeats
 
 HOUR = timedelta(hours=1)
 
@@ -106,3 +110,35 @@ def test_errors_are_those_of_the_queue(sqlite_url: str) -> None:
         assert emails.stats().pending == 0
     with pytest.raises(QueueClosedError):
         emails.add("late")
+
+
+INNER = {"add_encoded", "check_open", "encode"}  # for the package itself
+
+
+@pytest.mark.parametrize(
+    ("plain", "sync"), [(Queue, SyncQueue), (DeadLetters, SyncDeadLetters), (Repeats, SyncRepeats)]
+)
+def test_it_has_all_that_a_queue_has(plain: type, sync: type) -> None:
+    public = {name for name in dir(plain) if not name.startswith("_")}
+    assert public - INNER <= set(dir(sync))
+
+
+def test_a_sync_program_repeats_jobs_and_reads_what_happened(sqlite_url: str) -> None:
+    with SyncQueue("orders", sqlite_url) as queue:
+        assert queue.open().backend == "sqlite"
+        spec = queue.repeats.put("ping", {"n": 1}, every=timedelta(hours=1))
+        assert [each.key for each in queue.repeats.list()] == [spec.key]
+        made = queue.repeats.run(spec.key)
+        assert queue.repeats.get(spec.key) == spec
+        assert queue.repeats.remove(spec.key)
+        assert [each.entered for each in queue.history(made)] == [State.PENDING]
+        assert [each.message for each in queue.transitions()] == [made]
+        assert queue.progress(made) is None
+        assert queue.log(made) == []
+        assert queue.expire(made, after=timedelta(hours=1))
+        record = queue.get(made)
+        assert record is not None
+        assert record.expires_at is not None
+        assert queue.prune() == 0
+        assert queue.obliterate() == 1
+        assert queue.stats().total == 0
