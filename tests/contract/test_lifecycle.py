@@ -126,6 +126,7 @@ async def test_three_attempts_end_in_a_dead_letter_with_three_of_each(
     assert (record.error_type, record.error_message) == ("ValueError", "attempt 3")
     assert record.error_trace is not None
     assert 'raise ValueError(f"attempt {job.attempt}")' in record.error_trace
+    assert record.error_trace.count('File "') == 1
 
 
 async def test_the_trail_of_a_retried_job_tells_every_move_and_how_long_it_stayed(

@@ -77,6 +77,7 @@ async def test_a_plain_function_runs_in_a_thread_and_its_error_is_its_outcome(qu
     assert record.error_trace is not None
     assert "def bad" not in record.error_trace
     assert 'raise ValueError("from a thread")' in record.error_trace
+    assert record.error_trace.count('File "') == 1  # none of the worker's own, or the pool's
 
 
 @pytest.mark.parametrize("kind", [MailStruct, MailClass, MailModel])

@@ -8,15 +8,20 @@ import re
 import runpy
 import subprocess
 import sys
+import tomllib
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from remuda import Queue, Reason, Worker
+from remuda.cli.app import app
+from remuda.devices.settings import parse_settings
 from remuda.lifecycle import JOB_MOVES
 from remuda.stores.redis.findings import needed_commands, right_of
 from remuda.stores.redis.urls import PARAMETERS
 from remuda.worker import WorkerOptions
+from tests.samples.reading import all_samples
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")])
@@ -56,6 +61,42 @@ def test_the_samples_for_tests_of_your_own_pass(tmp_path: Path) -> None:
         check=False,
     )
     assert f"{len(samples)} passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_settings_of_an_engine_are_read_as_they_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shown,) = [each.source for each in all_samples() if each.language == "toml"]
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "calin").write_text("secret")
+    for name in re.findall(r'_env = "(\w+)"', shown):
+        monkeypatch.setenv(name, "a secret of sixteen letters")
+    settings = parse_settings(shown, folder=tmp_path)
+    assert settings.chirpstack is not None
+    assert settings.calin_v1 is not None
+    assert settings.timings.accept == timedelta(seconds=20)
+    assert [hook.name for hook in settings.webhooks] == ["billing"]
+
+
+@pytest.mark.parametrize("language", ["ini", "dockerfile", "yaml"])
+def test_the_commands_of_settings_of_others_exist(language: str) -> None:
+    """Those of systemd, of containers: not run here, but what they would run is understood."""
+    found = 0
+    for sample in all_samples():
+        if sample.language == language:
+            for line in re.findall(r'remuda"?,? .*', sample.source):
+                _, *words = re.findall(r"[\w:=./-]+", line)
+                if words[0] in ("worker", "migrate"):
+                    app([*words, "--help"], standalone_mode=False)
+                    found += 1
+    assert found > 0
+
+
+def test_the_extras_that_are_installed_exist() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for document in DOCUMENTS:
+        for named in re.findall(r"remuda\[([\w,]+)\]", document.read_text()):
+            assert set(named.split(",")) <= set(extras), document.name
 
 
 def test_every_parameter_of_a_redis_url_is_documented() -> None:

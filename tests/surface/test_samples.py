@@ -1,136 +1,87 @@
-"""What the documents show is run: every Python sample, in the order in which a reader meets it.
+"""What the documents show is run: programs, sessions at a terminal and scripts, as a reader would.
 
-The samples of a document share one namespace and one process, in an empty folder, and may await at the top.
-A URL of a server in them becomes that of a server of the tests. A sample that works until it is told to
-stop is told so, by SIGTERM, as `remuda worker` would be. One that cannot be run here has
-`<!-- not run: why -->` on the line above it, and stands in the list below.
+The samples of a document share one process, one terminal and one empty folder. What a command is shown to
+answer is what it answers, but for ids, times and the like. A URL of a server becomes that of a server of
+the tests. A sample that cannot be run here has `<!-- not run: why -->` on the line above it, and stands in
+the list below. Those that need Spark are run by tests/lake/test_lake_samples.py.
 """
 
 from __future__ import annotations
 
-import ast
-import asyncio
-import inspect
 import json
-import logging
 import os
 import re
-import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Coroutine
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple
 
 import pytest
 
-from remuda import Worker
+from tests.samples.given import GIVEN
+from tests.samples.reading import DOCUMENTS, ROOT, all_samples, samples_of
+from tests.samples.running import Step
 
-ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md")])
-
-# Every sample that is not run, by document and reason. Those of the lake need Spark, and a lake that is
-# not empty: tests/lake calls what they call, if not in the same words.
-NOT_RUN = Counter(
+# Every sample that is not run or not compared, by document, mark and reason.
+MARKED = Counter(
     {
-        ("devices.md", "needs a ChirpStack"): 1,
-        ("from-celery.md", "needs Celery"): 1,
-        ("lake.md", "tests/lake"): 2,
-        ("lake-campaigns.md", "tests/lake"): 1,
-        ("lake-cluster.md", "tests/lake"): 1,
-        ("lake-sources.md", "tests/lake"): 10,
-        ("lake-triage.md", "tests/lake"): 1,
-        ("lake-whatif.md", "tests/lake"): 1,
+        ("README.md", "not run", "tests/surface/test_demo.py"): 1,
+        ("README.md", "not run", "installs"): 1,
+        ("README.md", "not run", "these tests"): 1,
+        (
+            "command-line.md",
+            "output not compared",
+            "it is that of a server in trouble; tests/cli/test_doctor.py",
+        ): 1,
+        (
+            "command-line.md",
+            "output not compared",
+            "it is that of a server in trouble; tests/cli/test_redis_doctor.py",
+        ): 1,
+        ("devices.md", "not run", "installs"): 1,
+        ("from-celery.md", "not run", "needs Celery"): 1,
+        ("lake.md", "not run", "installs"): 1,
     }
 )
 
-_SHOP = """
-from datetime import timedelta
-from sqlalchemy import Column, Integer, MetaData, Table, insert
-from sqlalchemy.ext.asyncio import create_async_engine
-from remuda import Job, Queue, RateLimit, Worker
-
-queue = emails = Queue("orders", "postgresql://app@db/shop")
-engine = create_async_engine("postgresql+asyncpg://app@db/shop")
-orders = Table("orders", MetaData(), Column("id", Integer, primary_key=True))
-async with engine.begin() as connection:
-    await connection.run_sync(orders.create)
-"""
-
-# What a fragment takes for granted, by document and the number of the sample before which it is run.
-GIVEN = {
-    ("README.md", 2): _SHOP,
-    ("adding-jobs.md", 1): _SHOP,
-    ("adding-jobs.md", 3): """
-job_id, another_id = [await queue.add("later", delay=timedelta(hours=1)) for _ in range(2)]
-""",
-    ("chasquimq.md", 1): "from remuda import Queue",
-    ("devices.md", 3): """
-from remuda.devices import Engine
-from remuda.devices.networks.calin_v1 import CalinV1
-
-calin = CalinV1("https://calin.example/api", company="Acme", user="admin", password="secret")
-engine, secret = Engine(Fleet("memory://"), [calin]), "a secret of the receiver's"
-""",
-    ("workers.md", 1): """
-from datetime import timedelta
-from remuda import Job, Queue, RateLimit, Worker
-
-queue = Queue("orders", "sqlite:///app.db")
-""",
-    ("workers.md", 2): """
-reporter = Worker(queue, store_results=True)
-reporter.handler("report")(lambda job: 42)
-job_id = await queue.add("report")
-await reporter.run(until_empty=True)
-""",
-}
-
 # Which URLs become those of a server of the tests: what follows the scheme is replaced.
 SERVERS = {
-    r'(?<=")(postgresql(?:\+\w+)?)://[^"]*': "postgres_url",
-    r'(?<=")((?:mysql|mariadb)(?:\+\w+)?)://[^"]*': "mariadb_url",
-    r'(?<=")(redis|valkey)://[^"]*': "valkey_url",
+    r'(?<=[" ])(postgresql(?:\+\w+)?)://[^"\s]*': "postgres_url",
+    r'(?<=[" ])((?:mysql|mariadb)(?:\+\w+)?)://[^"\s]*': "mariadb_url",
+    r'(?<=[" ])(redis|valkey)://[^"\s]*': "valkey_url",
 }
 
-_SAMPLE = re.compile(
-    r"^(?:<!-- not run: (?P<why>.+?) -->\n+)?```python\n(?P<source>.*?)^```$", re.MULTILINE | re.DOTALL
-)
+# The port that ChirpStack's events come in by becomes one that is free.
+PORTS = {
+    r"(?<=port=)8090": "{port}",
+    r"(?=--write fleet\.toml)": "--webhooks http://127.0.0.1:{port}/chirpstack ",
+}
+
 # Mistakes that a worker only logs, for it takes them for a handler's failure.
 _MISTAKE = re.compile(r"\b(?:Attribute|Import|Name|Syntax|Type|UnboundLocal)Error\b")
-_RUNS_ON = "await worker.run()"
-RUNS_FOR_S = 0.3
-AT_MOST_S = 60
+AT_MOST_S = 120
 
 
-class Sample(NamedTuple):
-    """A sample, and the line before it."""
-
-    line: int
-    source: str
-    why_not: str | None
-
-
-def samples_of(document: Path) -> list[Sample]:
-    text = document.read_text()
-    found = [
-        Sample(text.count("\n", 0, each.start("source")), each["source"], each["why"])
-        for each in _SAMPLE.finditer(text)
-    ]
-    assert len(found) == len(re.findall(r"```\s*py", text)), f"{document.name} has a sample that is not seen"
-    return found
-
-
-def steps_of(document: Path) -> list[tuple[int, str]]:
-    """What is run of a document, each with the line before it."""
-    steps = []
-    for number, sample in enumerate(samples_of(document), 1):
-        if sample.why_not is None:
-            if (document.name, number) in GIVEN:
-                steps.append((sample.line, GIVEN[document.name, number]))
-            steps.append((sample.line, sample.source))
+def steps_of(document: Path) -> list[Step]:
+    """What is run of a document here, with what it takes for granted."""
+    steps: list[Step] = []
+    seen: Counter[str] = Counter()
+    for sample in samples_of(document):
+        seen[sample.heading] += 1
+        if not sample.is_run or sample.needs_spark:
+            continue
+        given = GIVEN.get((sample.document, sample.heading, seen[sample.heading]))
+        if given is not None:
+            steps.append(Step(line=sample.line, language="python", source=given, is_compared=False))
+        steps.append(
+            Step(
+                line=sample.line,
+                language=sample.language,
+                source=sample.source,
+                is_compared=sample.mark is None,
+            )
+        )
     return steps
 
 
@@ -140,12 +91,23 @@ def steps_of(document: Path) -> list[tuple[int, str]]:
 def test_the_samples_of_a_document_run(
     document: Path, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    steps = [(line, _on_our_servers(source, request)) for line, source in steps_of(document)]
+    steps = steps_of(document)
+    port = _free_port()
+    for step in steps:
+        step["source"] = _on_our_servers(step["source"], request)
+        for pattern, instead in PORTS.items():
+            step["source"] = re.sub(pattern, instead.format(port=port), step["source"])
+    home = Path(sys.executable).parent
     done = subprocess.run(
-        [sys.executable, __file__, document.name],
+        [sys.executable, "-m", "tests.samples.running", document.name],
         input=json.dumps(steps),
         cwd=tmp_path,
-        env={**os.environ, "REMUDA_URL": "sqlite:///app.db"},
+        env={
+            **os.environ,
+            "PATH": f"{home}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "REMUDA_URL": "sqlite:///app.db",
+        },
         capture_output=True,
         text=True,
         timeout=AT_MOST_S,
@@ -163,66 +125,24 @@ def _on_our_servers(source: str, request: pytest.FixtureRequest) -> str:
     return source
 
 
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port: int = listening.getsockname()[1]
+        return port
+
+
 def test_what_is_not_run_is_known() -> None:
-    marked = Counter(
-        (document.name, sample.why_not)
-        for document in DOCUMENTS
-        for sample in samples_of(document)
-        if sample.why_not is not None
-    )
-    assert marked == NOT_RUN
+    marked = [(each.document, each.mark, each.why) for each in all_samples() if each.mark is not None]
+    assert Counter(marked) == MARKED
+
+
+def test_commands_stand_in_sessions() -> None:
+    """What is shown as plain text, or as the settings of another program, is not run."""
+    for sample in all_samples():
+        if not sample.language:
+            assert not re.search(r"^(?:\$ )?remuda ", sample.source, re.MULTILINE), sample
 
 
 def test_what_is_given_is_for_a_sample_that_is_run() -> None:
-    samples = {document.name: samples_of(document) for document in DOCUMENTS}
-    assert [each for each in GIVEN if samples[each[0]][each[1] - 1].why_not is not None] == []
-
-
-# -- in the process that runs a document
-
-
-def _run(document: str, steps: list[tuple[int, str]]) -> None:
-    """All steps in one namespace, which is the main module, as in a program of the reader's own."""
-    sys.path[0] = ""
-    sys.modules["__main__"] = module = ModuleType("__main__")
-    with asyncio.Runner() as runner:
-        for line, source in steps:
-            # Lines are counted as in the document, for traces.
-            code = compile(
-                "\n" * line + source,
-                document,
-                "exec",
-                flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT,
-                dont_inherit=True,
-            )
-            if code.co_flags & inspect.CO_COROUTINE:
-                running = eval(code, vars(module))
-                runner.run(_until_stopped(running, vars(module)) if _RUNS_ON in source else running)
-            else:
-                exec(code, vars(module))  # it may have a loop of its own
-
-
-async def _until_stopped(running: Coroutine[Any, Any, None], scope: dict[str, Any]) -> None:
-    """Let workers do what is due, then stop them as an operator would."""
-    task = asyncio.ensure_future(running)
-    while signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and not task.done():
-        await asyncio.wait({task}, timeout=0.01)  # nobody would hear it yet
-    await asyncio.wait({task}, timeout=RUNS_FOR_S)
-    while await _is_due(scope) and not task.done():
-        await asyncio.wait({task}, timeout=0.01)
-    if task.done():
-        await task  # says what went wrong
-        raise AssertionError("a worker that runs until it is stopped has ended by itself")
-    os.kill(os.getpid(), signal.SIGTERM)
-    await task
-
-
-async def _is_due(scope: dict[str, Any]) -> bool:
-    queues = [each.queue for each in scope.values() if isinstance(each, Worker)]
-    found = [await queue.stats() for queue in queues]
-    return any(stats.live > stats.delayed for stats in found)
-
-
-if __name__ == "__main__":
-    logging.basicConfig(level=logging.WARNING)
-    _run(sys.argv[1], json.load(sys.stdin))
+    run = Counter((sample.document, sample.heading) for sample in all_samples() if sample.is_run)
+    assert [key for key in GIVEN if run[key[:2]] < key[2]] == []

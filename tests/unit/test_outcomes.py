@@ -208,6 +208,16 @@ def test_an_error_is_kept_with_its_type_text_and_trace() -> None:
     assert describe(ValueError("never raised")).trace is None
 
 
+def test_a_trace_begins_with_what_is_the_users_own() -> None:
+    with pytest.raises(TimeoutError) as found:
+        asyncio.run(asyncio.wait_for(asyncio.Event().wait(), 0.001))
+    assert "in test_a_trace_begins" in (describe(found.value).trace or "")
+    ours = found.value.with_traceback(found.tb.tb_next)
+    trace = describe(ours).trace or ""
+    assert "in test_a_trace_begins" not in trace
+    assert "in wait_for" in trace, "where nothing is the user's, all of it is kept"
+
+
 @given(st.text(max_size=200))
 def test_any_text_is_kept_in_characters_that_every_store_takes(text: str) -> None:
     failure = describe(raised(ValueError(text)))

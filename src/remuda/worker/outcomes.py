@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import traceback
 from datetime import datetime, timedelta
+from types import TracebackType
 
 from remuda.errors import JobRejectedError
 from remuda.lifecycle import Reason, State
@@ -17,6 +18,9 @@ MAX_ERROR_TYPE = 255
 MAX_ERROR_MESSAGE = 4_000
 MAX_ERROR_TRACE = 32_000
 
+# What stands between a worker and a handler: in every trace, and never what is wrong.
+_ON_THE_WAY = ("remuda.worker", "asyncio.", "concurrent.futures.")
+
 _SILENCE = "the handler returned without ack, nack or reject, and its ack policy is MANUAL"
 
 
@@ -24,12 +28,24 @@ def describe(error: BaseException) -> Failure:
     """An error as it is kept: type, message and trace, cut to size, in characters that every store takes."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    trace = "".join(traceback.format_exception(error)) if error.__traceback__ is not None else None
+    raised = error.__traceback__
+    trace = None if raised is None else "".join(traceback.format_exception(kind, error, _of_the_user(raised)))
     return Failure(
         type=_storable(name, MAX_ERROR_TYPE),
         message=text_of(error),
         trace=None if trace is None else _storable(trace, MAX_ERROR_TRACE, keep_end=True),
     )
+
+
+def _of_the_user(raised: TracebackType) -> TracebackType:
+    """A trace from the first function that is not of the worker's own making; all of it if there is none."""
+    at: TracebackType | None = raised
+    while at is not None:
+        module = at.tb_frame.f_globals.get("__name__", "")
+        if not module.startswith(_ON_THE_WAY):
+            return at
+        at = at.tb_next
+    return raised
 
 
 def text_of(error: BaseException) -> str:
