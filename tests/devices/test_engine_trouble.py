@@ -21,7 +21,7 @@ from remuda.devices.command import (
 from remuda.devices.engine import Engine
 from remuda.devices.fleet import Fleet
 from remuda.devices.happenings import Accepted, Happening
-from remuda.devices.networks.contract import Network, Order, QueueItem
+from remuda.devices.networks.contract import Network, Order, QueueItem, SendError
 from remuda.devices.networks.signals import Ack, TxAck, Uplink
 from remuda.devices.rules import Decision, decide
 from remuda.devices.sending import NewCommand
@@ -29,6 +29,7 @@ from remuda.devices.simulator.meter import Meter
 from remuda.devices.simulator.radio import Call, Fault, Weather
 from remuda.devices.simulator.virtual_time import run_virtually
 from remuda.devices.timings import Timings
+from remuda.errors import ConfigurationError
 from remuda.lifecycle import CommandStatus
 from tests.devices.engine_world import BY_READ, CREDIT, PULLS, START, EngineWorld, in_engine_world, token
 
@@ -190,6 +191,11 @@ def test_an_answer_that_fitted_two_commands_is_not_given_to_the_one_that_is_left
             assert left.outcome is not Outcome.EXECUTED, "nobody has set the date"
 
     run_virtually(story, start=START)
+
+
+def test_an_adapter_cannot_spoil_a_record_with_an_end_that_is_none() -> None:
+    with pytest.raises(ConfigurationError, match="must be an EndReason or None, not True"):
+        SendError("no such device", code="1", certain=True, final=True)  # type: ignore[arg-type]
 
 
 def test_a_task_is_asked_for_one_poll_at_a_time() -> None:

@@ -23,6 +23,8 @@ from remuda.lake.java import find_java, java_home
 from remuda.lake.session import _archive
 from remuda.lifecycle import State, meaning_of
 from tests.lake.stores import worked
+from tests.samples.reading import ROOT
+from tests.samples.steps import steps_of
 
 SPARK_HOME = Path(pyspark.__file__).parent
 SMALL_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
@@ -86,7 +88,7 @@ SHARED = """
         return [list(row) for row in spark.read.format("moves").load().collect()]
 """
 ON_A_CLUSTER = """
-    master, bare_python, driver_java, executor_java, url, place = sys.argv[1:]
+    master, bare_python, driver_java, executor_java, url, place, sample = sys.argv[1:]
     settings = {
         "spark.executor.memory": "512m",
         "spark.executor.extraJavaOptions": executor_java,
@@ -103,6 +105,7 @@ ON_A_CLUSTER = """
         moves = read_moves(spark)
         total = spark.range(1000).repartition(2).agg({"id": "sum"}).first()[0]
         again = ship(spark)
+        exec(sample)
         carried = carry(spark, url, place)
         spark.sparkContext.pythonExec = bare_python
         try:
@@ -277,7 +280,11 @@ def test_executors_in_processes_of_their_own_run_the_package_that_was_shipped(
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     bare.chmod(0o755)
 
-    answer = run(ON_A_CLUSTER, cluster, str(bare), SMALL_JAVA, QUICK_JAVA, *filled, folder=tmp_path)
+    (sample,) = steps_of(ROOT / "docs" / "lake-cluster.md", {}, with_spark=True)
+    shown = sample["source"].replace("spark://host:7077", cluster)
+    assert cluster in shown
+
+    answer = run(ON_A_CLUSTER, cluster, str(bare), SMALL_JAVA, QUICK_JAVA, *filled, shown, folder=tmp_path)
 
     seen = answer["seen"]
     assert all(answer["package"] in row["file"] for row in seen)

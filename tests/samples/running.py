@@ -22,9 +22,10 @@ import sys
 from collections.abc import Coroutine
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypedDict
+from typing import Any, Protocol
 
 from remuda import Worker
+from tests.samples.steps import Step
 from tests.samples.terminal import Terminal, compare, exchanges_of, with_known_ids
 
 _RUNS_ON = "await worker.run()"
@@ -35,19 +36,18 @@ RUNS_FOR_S = 0.3
 _OF_A_COMMAND = ("remuda.cli.app", "remuda.stores.sql")
 
 
-class Step(TypedDict):
-    """A sample, or what one takes for granted."""
+class TakesCommands(Protocol):
+    """A terminal, or what stands for one."""
 
-    line: int
-    language: str
-    source: str
-    is_compared: bool
+    def give(self, command: str, shown: str = "") -> str: ...
+
+    def close(self) -> None: ...
 
 
 class Reader:
     """Somebody who tries what a document shows, step by step."""
 
-    def __init__(self, document: str, scope: dict[str, Any], terminal: Terminal) -> None:
+    def __init__(self, document: str, scope: dict[str, Any], terminal: TakesCommands) -> None:
         self._document = document
         self._scope = scope
         self._terminal = terminal

@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 
 from tests.samples.given import GIVEN
-from tests.samples.reading import DOCUMENTS, ROOT, all_samples, samples_of
-from tests.samples.running import Step
+from tests.samples.reading import DOCUMENTS, ROOT, all_samples
+from tests.samples.steps import steps_of
 
 # Every sample that is not run or not compared, by document, mark and reason.
 MARKED = Counter(
@@ -63,35 +63,13 @@ _MISTAKE = re.compile(r"\b(?:Attribute|Import|Name|Syntax|Type|UnboundLocal)Erro
 AT_MOST_S = 120
 
 
-def steps_of(document: Path) -> list[Step]:
-    """What is run of a document here, with what it takes for granted."""
-    steps: list[Step] = []
-    seen: Counter[str] = Counter()
-    for sample in samples_of(document):
-        seen[sample.heading] += 1
-        if not sample.is_run or sample.needs_spark:
-            continue
-        given = GIVEN.get((sample.document, sample.heading, seen[sample.heading]))
-        if given is not None:
-            steps.append(Step(line=sample.line, language="python", source=given, is_compared=False))
-        steps.append(
-            Step(
-                line=sample.line,
-                language=sample.language,
-                source=sample.source,
-                is_compared=sample.mark is None,
-            )
-        )
-    return steps
-
-
 @pytest.mark.parametrize(
-    "document", [each for each in DOCUMENTS if steps_of(each)], ids=lambda document: document.name
+    "document", [each for each in DOCUMENTS if steps_of(each, GIVEN)], ids=lambda document: document.name
 )
 def test_the_samples_of_a_document_run(
     document: Path, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    steps = steps_of(document)
+    steps = steps_of(document, GIVEN)
     port = _free_port()
     for step in steps:
         step["source"] = _on_our_servers(step["source"], request)

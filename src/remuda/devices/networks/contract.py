@@ -15,7 +15,7 @@ import msgspec
 
 from remuda.devices.codecs.contract import Downlink
 from remuda.devices.command import CommandType, Device, Execution, Phase, Protocol
-from remuda.errors import RemudaError
+from remuda.errors import ConfigurationError, RemudaError
 from remuda.lifecycle import EndReason
 
 
@@ -48,6 +48,9 @@ class SendError(RemudaError):
         final: EndReason | None = None,
     ) -> None:
         super().__init__(message)
+        if final is not None and not isinstance(final, EndReason):
+            # It becomes part of the command's record, which nobody could read.
+            raise ConfigurationError(f"final must be an EndReason or None, not {final!r}")
         self.code = code
         self.certain = certain
         self.final = final
