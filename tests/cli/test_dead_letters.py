@@ -194,7 +194,8 @@ def test_an_export_holds_everything_oldest_first(dead: Remuda) -> None:
     ].keys()
     assert not Path(f"{file}.part").exists()
     assert dead("dlq", "export", "emails", str(file)).code == ExitCode.NOT_CONFIRMED
-    assert dead("dlq", "export", "emails", str(file), "--yes", "--name", "bad").code == 0
+    told = dead.json("dlq", "export", "emails", str(file), "--yes", "--name", "bad")
+    assert told == {"queue": "emails", "file": str(file), "written": 3}
     assert len(file.read_text().splitlines()) == 3
 
 

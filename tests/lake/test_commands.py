@@ -81,19 +81,22 @@ def test_a_generated_lake_can_be_asked_everything(run: Run, tmp_path: Path) -> N
     assert "already" in run("generate", code=2).stderr
     assert "one of" in run("generate", "--fault", "flood=1", "--lake", str(tmp_path / "x"), code=2).stderr
     page = tmp_path / "report.html"
-    run("report", str(page))
+    assert _json(run("report", str(page), "--json"))["file"] == str(page)
     assert page.read_text().startswith("<!doctype html>".upper()) or "<html" in page.read_text()[:200]
     figures = _json(run("whatif", "emails", "--policy", "none", "--json"))
     assert figures["what_if"]["delivered"] <= figures["recorded"]["delivered"]
     assert "say --policy" in run("whatif", "emails", code=2).stderr
     out = tmp_path / "out"
-    run("export", "SELECT queue, outcome FROM histories", str(out), "--format", "csv", "--files", "1")
+    query = ("SELECT queue, outcome FROM histories", str(out), "--format", "csv", "--files", "1")
+    assert _json(run("export", *query, "--json")) == {"folder": str(out), "format": "csv"}
     (file,) = out.glob("*.csv")
     with file.open() as lines:
         exported = list(csv.DictReader(lines))
     assert len(exported) == polars.read_delta(str(tmp_path / "lake" / "histories")).height
     assert "is there already" in run("export", "histories", str(out), code=2).stderr
-    kept = _json(run("upkeep", "--keep", "transitions=2d", "--json"))
+    refused = run("upkeep", "--keep", "transitions=2d", code=6).stderr
+    assert "Let transitions older than 2 d expire for good? Nobody is there to be asked" in refused
+    kept = _json(run("upkeep", "--keep", "transitions=2d", "--yes", "--json"))
     by_table = {each["table"]: each for each in kept}
     assert by_table["transitions"]["days_expired"] >= 4
     assert by_table["measures"]["files_after"] <= by_table["measures"]["files_before"]
@@ -126,8 +129,9 @@ def test_a_campaign_from_a_file_to_its_end(run: Run, sqlite_url: str, tmp_path: 
     assert (first["sent_now"], first["counts"]["under_way"], first["state"]) == (1, 1, "running")
     run("campaign", "pause", "credit")
     assert _json(run("campaign", "status", "credit", "--json"))["state"] == "paused"
-    run("campaign", "resume", "credit")
-    run("campaign", "abort", "credit", "--yes")
+    assert _json(run("campaign", "pause", "credit", "--json"))["state"] == "paused"
+    assert _json(run("campaign", "resume", "credit", "--json"))["state"] == "running"
+    assert _json(run("campaign", "abort", "credit", "--yes", "--json"))["state"] == "aborted"
     last = [
         json.loads(line)
         for line in run("campaign", "run", "credit", "--yes", "--json", code=1).stdout.splitlines()

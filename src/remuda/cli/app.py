@@ -78,7 +78,15 @@ app.command()(queues.drain)
 app.command()(queues.purge)
 app.command()(queues.obliterate)
 app.add_typer(devices, name="devices", help="Commands to devices: send, follow, operate, simulate.")
-app.add_typer(lake, name="lake", help="The lake: every transition in tables, and answers from them.")
+app.add_typer(
+    lake,
+    name="lake",
+    help="The lake: every transition in tables, and answers from them.\n\n"
+    "Begin with `remuda lake ingest`, which fills a folder from the store of --url; then `report` shows it "
+    "all, `triage` what dies and what to do, `audit` whether anything is missing. It needs "
+    "pip install 'remuda[lake]'; Spark and Java come with it.",
+    short_help="The lake: every transition in tables, and answers from them.",
+)
 app.command()(bench.bench)
 app.command()(doctor.doctor)
 

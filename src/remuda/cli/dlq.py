@@ -81,7 +81,7 @@ def peek(
     trace: Annotated[bool, typer.Option("--trace", help="Show the trace of each error.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show dead letters: how many by reason and by fault, and the latest.
+    """Show how many there are by reason and by fault, and the latest.
 
     A fault is what letters have in common once numbers, ids and other details are taken out of their errors:
     one line for each thing to mend, with a fingerprint that stays the same. Nothing is changed.
@@ -285,9 +285,10 @@ def replay(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put dead letters back into the queue with a fresh retry budget, oldest first.
+    """Put dead letters back into the queue, oldest first.
 
-    More than 10 at once ask first: try your fix on a few, watch the queue, then replay the rest.
+    They get a fresh retry budget. More than 10 at once ask first: try your fix on a few, watch the queue,
+    then replay the rest.
     """
     which = Which(reason, name, since, until, job_id)
     run(lambda: _replay(queue, url, which, limit, dry_run=dry_run, yes=yes, as_json=as_json))
@@ -465,13 +466,19 @@ def export(
     until: Until = None,
     job_id: ByIds = None,
     yes: Yes = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what was written where as JSON; the letters always are.")
+    ] = False,
 ) -> None:
-    """Write dead letters as JSON lines, oldest first, with everything that is known of them."""
+    """Write dead letters as JSON lines, oldest first.
+
+    An object for each, with everything that is known of it: payload, headers, error, trace, times.
+    """
     which = Which(reason, name, since, until, job_id)
-    run(lambda: _export(queue, url, which, file, yes=yes))
+    run(lambda: _export(queue, url, which, file, yes=yes, as_json=as_json))
 
 
-async def _export(name: str, url: str | None, which: Which, file: str, *, yes: bool) -> None:
+async def _export(name: str, url: str | None, which: Which, file: str, *, yes: bool, as_json: bool) -> None:
     import msgspec
 
     from remuda.cli.records import job_fields
@@ -486,7 +493,9 @@ async def _export(name: str, url: str | None, which: Which, file: str, *, yes: b
                 stream.write(msgspec.json.encode(job_fields(letter)) + b"\n")
                 written += 1
                 advance(1)
-    if file != "-":
+    if file != "-" and as_json:
+        output.emit({"queue": name, "file": file, "written": written})
+    elif file != "-":
         output.note(f"wrote {output.plural(written, 'dead letter')} of {name} to {file}")
     _end_if_missing(which, chosen, name)
 

@@ -267,7 +267,10 @@ def log(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a job's handler said (`job.log`), line by line, with the time and the attempt."""
+    """Show what a job's handler said with `job.log`.
+
+    A line for each: the time, the attempt, the words. With --follow it goes on until the job has ended.
+    """
     run(lambda: _log(queue, job_id, url, follow=follow, as_json=as_json))
 
 
@@ -318,10 +321,11 @@ def cancel(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Cancel jobs: those that wait are removed, those that run are told to end.
+    """Cancel jobs that wait or run.
 
-    A coroutine is cancelled within a second, a plain function when it looks; then it is a dead letter. A job
-    that has ended or is unknown is named, and the exit code is 5. The trail keeps what was done.
+    Those that wait are removed, those that run are told to end: a coroutine is cancelled within a second, a
+    plain function when it looks; then it is a dead letter. A job that has ended or is unknown is named, and
+    the exit code is 5. The trail keeps what was done.
     """
     run(lambda: _cancel(queue, ids, url, yes=yes, as_json=as_json))
 
@@ -405,9 +409,10 @@ async def _expire(
 
 @app.command()
 def retry(queue: QueueName, ids: Ids, url: Url = None, as_json: AsJson = False) -> None:
-    """Let jobs run now: a dead letter is replayed, one that waits for its time is due at once.
+    """Let jobs run now, also dead letters.
 
-    A job that is running, is done or is unknown is named, and the exit code is 5.
+    A dead letter is replayed, a job that waits for its time is due at once. One that is running, is done or
+    is unknown is named, and the exit code is 5.
     """
     run(lambda: _retry(queue, list(dict.fromkeys(ids)), url, as_json=as_json))
 

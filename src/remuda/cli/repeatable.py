@@ -42,7 +42,7 @@ def list_specs(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="At most so many.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """List the repeatable jobs of a queue, those that are due first first."""
+    """List the repeatable jobs of a queue, the next one first."""
     run(lambda: _list(queue, url, limit, as_json=as_json))
 
 

@@ -49,7 +49,7 @@ def worker(
             "--log-level", metavar="LEVEL", help="debug, info, warning or error.", case_sensitive=False
         ),
     ] = LogLevel.INFO,
-    log_json: Annotated[bool, typer.Option("--log-json", help="Log as JSON lines.")] = False,
+    log_json: Annotated[bool, typer.Option("--log-json", "--json", help="Log as JSON lines.")] = False,
     lifeline: Annotated[int | None, typer.Option("--lifeline", hidden=True)] = None,
 ) -> None:
     """Run workers until SIGTERM or SIGINT.

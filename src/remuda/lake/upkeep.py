@@ -39,7 +39,7 @@ def upkeep(
 ) -> list[Kept]:
     """Expire, compact and sweep every table. `keep` says how long which table's days are kept."""
     rules = dict(keep or {})
-    _check(lake, rules, grace)
+    check_rules(lake, rules, grace)
     return [
         _kept(name, table, now=now, keep=rules.get(name), grace=grace)
         for name, table in lake.tables.items()
@@ -47,7 +47,8 @@ def upkeep(
     ]
 
 
-def _check(lake: Lake, rules: Mapping[str, timedelta], grace: timedelta) -> None:
+def check_rules(lake: Lake, rules: Mapping[str, timedelta], grace: timedelta) -> None:
+    """An error that names the rule, if one makes no sense."""
     for name, age in rules.items():
         if name not in lake.tables or name == "anomalies":
             known = ", ".join(each for each in lake.tables if each != "anomalies")

@@ -152,7 +152,7 @@ def value_text(data: object) -> str:
 
 
 def stats(url: Url = None, fleet: FleetName = None, config: Config = None, as_json: AsJson = False) -> None:
-    """Show how many commands stand where, and what waits to be worked on."""
+    """Show how many commands stand where, and what waits."""
     run(lambda: _stats(Where(url, fleet, config), as_json=as_json))
 
 

@@ -38,9 +38,9 @@ def show(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a command with its whole story: every state, every attempt, everything that went wrong.
+    """Show a command with its whole story.
 
-    Of a token only the last digits are shown.
+    Every state, every attempt, everything that went wrong. Of a token only the last digits are shown.
     """
     run(lambda: _show(Where(url, fleet, config), name, as_json=as_json))
 

@@ -54,7 +54,7 @@ def simulate(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Simulate meters, gateways and network servers, with all that goes wrong there.
+    """Simulate meters, gateways and network servers.
 
     In real time: a ChirpStack (gRPC and webhooks) and a Calin (V1 and V2) on this machine's loopback, until
     Ctrl-C. With --virtual: an engine works on a store in memory, under reads, switchings and top-ups, and

@@ -65,10 +65,10 @@ def audit(
     memory: Memory = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check that everything adds up: added = delivered + dead + removed + live, or name what is missing.
+    """Check that everything adds up, or name what is missing.
 
-    Ingests, looks at the store, and ingests again, so that what moves meanwhile is not called missing.
-    Exit code 1 when something is found.
+    For each queue: added = delivered + dead + removed + live. Ingests, looks at the store, and ingests
+    again, so that what moves meanwhile is not called missing. Exit code 1 when something is found.
     """
     with told_in_one_line():
         check_there(given(url))
@@ -189,7 +189,10 @@ def triage(
     memory: Memory = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show dead letters grouped by fault: how many, since when, what a replay did before, what to do now."""
+    """Show dead letters by fault, with what to do about each.
+
+    For each fault: how many, since when, more or fewer than the day before, and what replays did so far.
+    """
     with told_in_one_line():
         from remuda.lake.triage import triage as group
 
@@ -292,8 +295,9 @@ def whatif(
     memory: Memory = None,
     as_json: AsJson = False,
 ) -> None:
-    """Play recorded messages under another retry policy, or commands under other deadlines.
+    """Play records again under another retry policy, or deadlines.
 
+    \b
     remuda lake whatif emails --policy exponential:initial=5s,max_attempts=8
     remuda lake whatif devices:devices --timing device=30s --timing accept=10s
     """
@@ -405,8 +409,12 @@ def report(
     master: Master = None,
     remote: Remote = None,
     memory: Memory = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Write one page with plots and the tables behind them; it needs nothing else to be read."""
+    """Write one page with plots and the tables behind them.
+
+    The page is one file, which any browser shows, on paper too; it needs no network.
+    """
     with told_in_one_line():
         from remuda.lake.report import gather, render
 
@@ -420,4 +428,7 @@ def report(
                 queue=queue,
             )
         to.write_text(render(data, made_at=now), encoding="utf-8")
-    output.say(f"written to {to} ({local(now)})")
+    if as_json:
+        output.emit({"file": str(to), "made_at": now})
+    else:
+        output.say(f"written to {to} ({local(now)})")

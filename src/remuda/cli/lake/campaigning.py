@@ -82,7 +82,9 @@ def start(
 ) -> None:
     """Check a campaign and keep it; `campaign run` sends it.
 
-    remuda lake campaign start clock-2030 SET_TIME --devices meters.csv --waves 10,5%,rest --rate 100/m
+    \b
+    remuda lake campaign start clock-2030 SET_TIME --devices meters.csv \\
+      --waves 10,5%,rest --rate 100/m
     """
     with told_in_one_line():
         from remuda.lake.campaign import Campaign, parse_rate
@@ -142,9 +144,10 @@ def run_campaign(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Send a campaign until every command has ended. It may be stopped, killed too, and run again.
+    """Send a campaign until every command has ended.
 
-    Exit code 1 when it was aborted. With --json, one line for each step.
+    It may be stopped, killed too, and run again. An engine (`remuda devices run`) has to be at work. Exit
+    code 1 when it was aborted. With --json, one line for each step.
     """
     with told_in_one_line():
         from remuda.lake.campaign import load_campaign
@@ -223,35 +226,51 @@ def list_all(lake: LakePath = DEFAULT_LAKE, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def pause(name: CampaignName, lake: LakePath = DEFAULT_LAKE) -> None:
+def pause(name: CampaignName, lake: LakePath = DEFAULT_LAKE, as_json: AsJson = False) -> None:
     """Send nothing more until it is resumed; what was sent goes its way."""
     with told_in_one_line():
         from remuda.lake.campaign import pause as stop
 
         stop(made_lake(lake), name, now=datetime.now(UTC), why="paused by an operator")
-    output.say(f"{name} is paused")
+    _tell(lake, name, f"{name} is paused", as_json=as_json)
 
 
 @app.command()
-def resume(name: CampaignName, lake: LakePath = DEFAULT_LAKE) -> None:
+def resume(name: CampaignName, lake: LakePath = DEFAULT_LAKE, as_json: AsJson = False) -> None:
     """End a pause."""
     with told_in_one_line():
         from remuda.lake.campaign import resume as go_on
 
         go_on(made_lake(lake), name, now=datetime.now(UTC))
-    output.say(f"{name} goes on with `remuda lake campaign run {name}`, where that does not run already")
+    words = f"{name} goes on with `remuda lake campaign run {name}`, where that does not run already"
+    _tell(lake, name, words, as_json=as_json)
 
 
 @app.command()
-def abort(name: CampaignName, lake: LakePath = DEFAULT_LAKE, yes: Yes = False) -> None:
-    """Send nothing more, and with the next step of `run` cancel what has not reached its device."""
+def abort(
+    name: CampaignName, lake: LakePath = DEFAULT_LAKE, yes: Yes = False, as_json: AsJson = False
+) -> None:
+    """Send nothing more, and cancel what is under way. It is final.
+
+    The next step of `campaign run` cancels what has not reached its device.
+    """
     confirm(f"Abort the campaign {name}?", yes=yes)
     with told_in_one_line():
         from remuda.lake.campaign import abort as stop
 
         stop(made_lake(lake), name, now=datetime.now(UTC), why="aborted by an operator")
-    output.say(f"{name} is aborted")
+    _tell(lake, name, f"{name} is aborted", as_json=as_json)
     output.note(f"`remuda lake campaign run {name}` cancels what is under way")
+
+
+def _tell(lake: str, name: str, words: str, *, as_json: bool) -> None:
+    """What was done, in words, or as how the campaign stands now."""
+    from remuda.lake.campaign import status as look
+
+    if as_json:
+        output.emit(_fields(look(made_lake(lake), name)))
+    else:
+        output.say(words)
 
 
 def _fields(found: Status) -> dict[str, object]:

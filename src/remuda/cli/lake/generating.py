@@ -38,7 +38,12 @@ def generate(
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Another one gives other records.")] = 0,
     faults: Annotated[
         list[str] | None,
-        typer.Option("--fault", metavar="KIND=N", help="Plant so many, such as gap=3. May be given again."),
+        typer.Option(
+            "--fault",
+            metavar="KIND=N",
+            help="Plant so many: illegal_move, after_end, broken_chain, clock_backwards, duplicate, gap, "
+            "stopped. May be given again.",
+        ),
     ] = None,
     build: Annotated[
         bool, typer.Option("--build/--no-build", help="Build the other tables afterwards.")
@@ -50,9 +55,10 @@ def generate(
     memory: Memory = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a lake of realistic records, as if a week of jobs and commands had been ingested.
+    """Make a lake of realistic records, to try things out.
 
-    The place must not hold a lake yet. Says how many faults of each kind are in it.
+    As if a week of jobs and commands had been ingested. The place must not hold a lake yet. Says how many
+    faults of each kind are in it.
     """
     with told_in_one_line():
         place = made_lake(lake)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from remuda.cli import output
+from remuda.cli.asking import confirm
 from remuda.cli.exits import told_in_one_line
 from remuda.cli.lake.options import (
     DEFAULT_LAKE,
@@ -27,8 +28,9 @@ from remuda.cli.lake.options import (
     opened_spark,
 )
 from remuda.cli.opening import check_there, given
-from remuda.cli.options import DURATION, AsJson, Url, duration
+from remuda.cli.options import DURATION, AsJson, Url, Yes, duration
 from remuda.cli.output import Cell, Column
+from remuda.cli.times import span
 from remuda.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -77,7 +79,7 @@ def ingest(
     memory: Memory = None,
     as_json: AsJson = False,
 ) -> None:
-    """Carry new transitions over from a store, and build the tables from them.
+    """Carry new transitions over from a store, and build the tables.
 
     It can be stopped at any moment, killed too, and goes on where it was: every transition is in the lake
     exactly once. With --json, one line for each round.
@@ -214,7 +216,7 @@ def status(
     source: Source = DEFAULT_SOURCE,
     as_json: AsJson = False,
 ) -> None:
-    """Show the tables, and with --url how far they are behind the store."""
+    """Show the tables, and how far they are behind the store of --url."""
     with told_in_one_line():
         from remuda.lake.status import status as look
 
@@ -299,13 +301,26 @@ def upkeep(
             help="How long files that no longer count are left to readers that may be at work on them.",
         ),
     ] = "7d",  # type: ignore[assignment]  # as above
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put the files of finished days together, let old days expire, sweep away what no longer counts."""
+    """Join small files, let old days expire, sweep the rest.
+
+    Nothing expires without --keep, and what expires is gone for good: it asks before.
+
+    \b
+    remuda lake upkeep --keep transitions=90d --keep histories=730d
+    """
     with told_in_one_line():
+        from remuda.lake.upkeep import check_rules
         from remuda.lake.upkeep import upkeep as tidy
 
-        done = tidy(existing_lake(lake), now=datetime.now(UTC), keep=_rules(keep or []), grace=grace)
+        place, rules = existing_lake(lake), _rules(keep or [])
+        check_rules(place, rules, grace)
+        if rules:
+            older = ", ".join(f"{table} older than {span(age)}" for table, age in rules.items())
+            confirm(f"Let {older} expire for good?", yes=yes)
+        done = tidy(place, now=datetime.now(UTC), keep=rules, grace=grace)
         if as_json:
             output.emit(done)
             return

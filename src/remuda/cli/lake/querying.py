@@ -51,8 +51,11 @@ def sql(
     memory: Memory = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask the tables: transitions, histories, measures, dead_letters, anomalies.
+    """Ask the tables in SQL.
 
+    They are transitions, histories, measures, dead_letters and anomalies; `DESCRIBE histories` shows columns.
+
+    \b
     remuda lake sql "SELECT queue, outcome, count(*) FROM histories GROUP BY ALL"
     """
     with told_in_one_line():
@@ -130,9 +133,11 @@ def export(
     master: Master = None,
     remote: Remote = None,
     memory: Memory = None,
+    as_json: AsJson = False,
 ) -> None:
     """Write a table, or the answer to a query, to files.
 
+    \b
     remuda lake export histories out
     remuda lake export "SELECT * FROM dead_letters WHERE queue = 'emails'" out --format csv
     """
@@ -144,7 +149,10 @@ def export(
             place.register(spark)
             frame = spark.table(table) if table in place.tables else asked(spark.sql, table)
             _write(frame if files is None else frame.coalesce(files), to, written_as)
-    output.say(f"written to {to}")
+    if as_json:
+        output.emit({"folder": str(to), "format": written_as})
+    else:
+        output.say(f"written to {to}")
 
 
 def _write(frame: DataFrame, to: Path, written_as: Format) -> None:

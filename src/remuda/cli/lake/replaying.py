@@ -31,16 +31,23 @@ if TYPE_CHECKING:
 
 
 def replay(
-    queue: Annotated[str | None, typer.Option("--queue", metavar="QUEUE", help="Of this queue.")] = None,
+    queue: Annotated[
+        str | None, typer.Option("--queue", metavar="QUEUE", help="Of this queue (or devices:FLEET).")
+    ] = None,
     fingerprint: Annotated[
         str | None, typer.Option("--fingerprint", metavar="HEX", help="Of this fault, as `triage` shows it.")
     ] = None,
     reason: Annotated[
-        str | None, typer.Option("--reason", metavar="REASON", help="That died of this.")
+        str | None,
+        typer.Option("--reason", metavar="REASON", help="That died of this, such as retries_exhausted."),
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Of this name.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", help="Jobs of this name, or commands of this type."),
+    ] = None,
     since: Annotated[
-        Moment | None, typer.Option("--since", parser=moment, metavar=TIME, help="That died since.")
+        Moment | None,
+        typer.Option("--since", parser=moment, metavar=TIME, help="That died since: 2d, or an ISO time."),
     ] = None,
     until: Annotated[
         Moment | None, typer.Option("--until", parser=moment, metavar=TIME, help="That died until then.")
@@ -51,7 +58,9 @@ def replay(
             "--sql", metavar="QUERY", help="That a query over the lake names: columns queue, message."
         ),
     ] = None,
-    source: Annotated[str | None, typer.Option("--source", metavar="NAME", help="Of this store.")] = None,
+    source: Annotated[
+        str | None, typer.Option("--source", metavar="NAME", help="Of this store, by its name in the lake.")
+    ] = None,
     limit: Annotated[
         int | None,
         typer.Option("--limit", "-n", min=1, metavar="N", help="The oldest so many.", show_default=False),
@@ -72,10 +81,12 @@ def replay(
     memory: Memory = None,
     as_json: AsJson = False,
 ) -> None:
-    """Bring dead letters back: a plan is made from the lake and shown, and then carried out on the store.
+    """Bring dead letters back, by a plan that is shown first.
 
-    Each letter of a plan is put back once, however often it is stopped and resumed. Try few first:
+    The plan is made from the lake and carried out on the store of --url. Each of its letters is put back
+    once, however often it is stopped and resumed. Ingest before, and try few first:
 
+    \b
     remuda lake replay --fingerprint 1f0c… --limit 10
     """
     with told_in_one_line():
@@ -172,7 +183,7 @@ def _show_done(report: Report, *, as_json: bool) -> None:
 
 
 def plans(lake: LakePath = DEFAULT_LAKE, as_json: AsJson = False) -> None:
-    """List the replay plans that were made, newest first, and how far each was carried out."""
+    """List the replay plans, newest first, and how far each has come."""
     with told_in_one_line():
         from remuda.lake.replay import list_plans, report_of
 
