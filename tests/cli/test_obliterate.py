@@ -60,6 +60,7 @@ def test_a_bench_tells_of_the_store_and_leaves_nothing_behind(remuda: Remuda) ->
     assert (found["jobs"], found["payload_bytes"]) == (200, 10)
     assert [each["queue"] for each in remuda.json("inspect")["queues"]] == ["emails"]
     assert remuda.count("pending") == 1
+    assert remuda.do(lambda opened: opened.store.trails()) == ["emails"]
 
 
 def test_a_bench_for_people(on_sqlite: Remuda) -> None:

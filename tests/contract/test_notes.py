@@ -13,7 +13,7 @@ from remuda.errors import StoreUnavailableError
 from remuda.message import LogLine
 from remuda.stores.contract import Note
 from remuda.worker.notes import MAX_LINE_CHARACTERS, MAX_LINES, NoteTaker
-from tests.contract.workbench import DAY, HOUR, SECOND, eventually, make_worker, within
+from tests.contract.workbench import DAY, HOUR, MINUTE, SECOND, eventually, make_worker, within
 
 WEEK = 7 * DAY
 
@@ -63,6 +63,18 @@ async def test_notes_are_kept_for_their_time(queue: Queue, clock: VirtualClock) 
         assert await queue.progress("b") is not None
         assert [each.text for each in await queue.log("b")] == ["new"]
         await queue.prune()
+
+
+async def test_a_log_is_kept_as_a_whole(queue: Queue, clock: VirtualClock) -> None:
+    """Whoever follows it asks for what comes after so many lines: none may go from under them."""
+    for number in range(3):
+        await queue.store.note(queue.name, [Note("long", None, [line(f"line {number}", clock)])], ttl=HOUR)
+        clock.advance(50 * MINUTE)
+    await queue.prune()
+    assert [each.text for each in await queue.log("long")] == ["line 0", "line 1", "line 2"]
+    assert [each.text for each in await queue.log("long", after=2)] == ["line 2"]
+    clock.advance(11 * MINUTE)
+    assert await queue.log("long") == []
 
 
 async def test_many_notes_go_together(queue: Queue, clock: VirtualClock) -> None:

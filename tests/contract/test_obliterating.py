@@ -125,3 +125,18 @@ async def test_what_any_worker_holds_can_be_taken_back(queue: Queue) -> None:
 async def test_an_empty_queue_can_be_obliterated_too(queue: Queue) -> None:
     assert await queue.obliterate() == 0
     assert await queue.store.queues() == []
+
+
+async def test_of_a_queue_that_is_never_used_again_the_record_can_go_too(
+    queue: Queue, other_queue: Queue, clock: VirtualClock
+) -> None:
+    await fill(queue, clock)
+    await other_queue.add("stays")
+    await queue.obliterate()
+    assert sorted(await queue.store.trails()) == sorted(["other", queue.name])
+    await queue.store.forget_trail(queue.name)
+    assert await queue.store.trails() == ["other"]
+    assert await queue.store.queues() == ["other"]
+    assert len(await checked_trail(other_queue)) == 1
+    await queue.add("anew")
+    assert [move.seq for move in await checked_trail(queue)] == [1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +16,6 @@ from remuda.cli.output import Cell, Column
 
 if TYPE_CHECKING:
     from remuda.queue import Queue
-    from remuda.stores.contract import Store
 
 BULK = 500  # jobs in one call
 PRODUCERS = 50  # that add one job after another, at the same time
@@ -55,7 +54,7 @@ async def _bench(url: str | None, jobs: int, size: int, concurrency: int, *, as_
             measured = await _measure(queue, jobs, "x" * size, concurrency)
         finally:
             await queue.obliterate(force=True)
-            await _forget_trail(store, queue.name)
+            await store.forget_trail(queue.name)
             await queue.close()
     if as_json:
         about = {"jobs": jobs, "payload_bytes": size, "concurrency": concurrency}
@@ -165,8 +164,3 @@ async def _latencies(queue: Queue) -> list[float]:
         worker.stop()
         await running
     return found
-
-
-async def _forget_trail(store: Store, queue: str) -> Any:
-    span = await store.trail_span(queue)
-    return await store.trim_transitions(queue, up_to=span.last)

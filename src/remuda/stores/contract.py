@@ -384,7 +384,10 @@ class Store(ABC):
 
     @abstractmethod
     async def log(self, queue: str, job_id: str, *, after: int, limit: int) -> list[LogLine]:
-        """Lines of a job in the order in which they were said, less the first `after`."""
+        """Lines of a job in the order in which they were said, less the first `after`.
+
+        All are there until the time of the last one is over: a reader counts them.
+        """
 
     # -- repeatable jobs
 
@@ -555,3 +558,11 @@ class Store(ABC):
     @abstractmethod
     async def trim_transitions(self, queue: str, *, up_to: int) -> int:
         """Forget entries whose every transition has a number of at most `up_to`; how many transitions."""
+
+    @abstractmethod
+    async def forget_trail(self, queue: str) -> None:
+        """Forget a trail with its numbers, which would begin anew.
+
+        Only for a queue that was obliterated and is never used again: whoever has read the trail could not
+        tell new numbers from old ones.
+        """

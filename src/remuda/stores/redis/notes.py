@@ -60,9 +60,10 @@ async def how_far(link: Link, keys: Keys, job_ids: Sequence[str], *, now: dateti
 async def lines(
     link: Link, keys: Keys, job_id: str, *, now: datetime, after: int, limit: int
 ) -> list[LogLine]:
-    """What a job's handler said, in order."""
-    packed = await link.call("LRANGE", keys.lines(job_id), after, after + limit - 1)
-    opened = (_lines.decode(each) for each in packed)
-    return [
-        LogLine(from_us(line.at_us), line.attempt, line.text) for line in opened if line.over_us > to_us(now)
-    ]
+    """What a job's handler said, in order. All of it is there as long as its last line."""
+    key = keys.lines(job_id)
+    packed, last = await link.call_many([("LRANGE", key, after, after + limit - 1), ("LRANGE", key, -1, -1)])
+    if not last or _lines.decode(last[0]).over_us <= to_us(now):
+        return []
+    opened = map(_lines.decode, packed)
+    return [LogLine(from_us(line.at_us), line.attempt, line.text) for line in opened]

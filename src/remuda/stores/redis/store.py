@@ -407,6 +407,10 @@ class RedisStore(WorkingStore):
         await self.open()
         return await trails.offset(self._link, trails.trail_keys(queue).log, since=since)
 
+    async def forget_trail(self, queue: str) -> None:
+        await self.open()
+        await self._link.call("DEL", *trails.trail_keys(queue))
+
     async def trim_transitions(self, queue: str, *, up_to: int) -> int:
         await self.open()
         fleet = fleet_of(queue)

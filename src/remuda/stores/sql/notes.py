@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import ColumnElement, delete, exists, insert, select
 
 from remuda.message import LogLine
 from remuda.stores.contract import Note, Progressed
@@ -59,10 +60,10 @@ def how_far(
 
 
 def lines(queue: str, job_id: str, *, now: datetime, after: int, limit: int) -> Steps[list[LogLine]]:
-    """What a job's handler said, in order."""
+    """What a job's handler said, in order. All of it is there as long as its last line."""
     rows = yield (
         select(_said.said_at, _said.attempt, _said.line)
-        .where(_said.queue == queue, _said.job_id == job_id, _said.expires_at > naive(now))
+        .where(_said.queue == queue, _said.job_id == job_id, _is_kept(_said, now))
         .order_by(_said.id)
         .offset(after)
         .limit(limit)
@@ -80,8 +81,20 @@ def prune_progress(dialect: Dialect, queue: str, *, now: datetime, limit: int) -
 
 
 def prune_lines(dialect: Dialect, queue: str, *, now: datetime, limit: int) -> Steps[int]:
-    """Remove up to `limit` whose time is over; how many."""
-    rows = yield select(_said.id).where(_said.queue == queue, _said.expires_at <= naive(now)).limit(limit)
+    """Remove up to `limit` whose time is over; how many. A log goes as a whole: its lines are counted."""
+    rows = yield (
+        select(_said.id)
+        .where(_said.queue == queue, _said.expires_at <= naive(now), ~_is_kept(_said, now))
+        .limit(limit)
+    )
     if rows:
         yield delete(log_line).where(dialect.among(_said.id, [row[0] for row in rows]))
     return len(rows)
+
+
+def _is_kept(line: Any, now: datetime) -> ColumnElement[bool]:
+    """Whether any line of the same job is to be kept still."""
+    other = log_line.alias("other").c
+    return exists().where(
+        other.queue == line.queue, other.job_id == line.job_id, other.expires_at > naive(now)
+    )

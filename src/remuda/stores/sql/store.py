@@ -259,3 +259,6 @@ class SqlStore(WorkingStore):
 
     async def trim_transitions(self, queue: str, *, up_to: int) -> int:
         return await self._cold(lambda: trails.trim(queue, up_to=up_to))
+
+    async def forget_trail(self, queue: str) -> None:
+        await self._cold(lambda: trails.forget(queue))

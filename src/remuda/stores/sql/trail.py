@@ -140,3 +140,9 @@ def trim(queue: str, *, up_to: int) -> Steps[int]:
     rows = yield select(func.coalesce(func.sum(_column.count), 0)).where(*conditions)
     yield delete(transition).where(*conditions)
     return int(rows[0][0])
+
+
+def forget(queue: str) -> Steps[None]:
+    """All entries, and the last number."""
+    yield delete(transition).where(_column.queue == queue)
+    yield delete(queue_table).where(queue_table.c.name == queue)
