@@ -24,9 +24,9 @@ SQL_STORES = ["sqlite", "postgres", "mariadb"]
 # Newer and older servers, by label: those that the environment names, and those that it requires.
 OTHERS = {*named_servers(), *(label for label in REQUIRED if re.fullmatch(r"(redis|valkey)\d+", label))}
 OTHERS -= {"redis7"}  # is tested in any case
+REDIS_STORES = ["valkey", "redis7", *sorted(OTHERS), "cluster"]
 # Tests of the lake that start no Spark in their own process.
 WITHOUT_SPARK = {"test_cluster.py", "test_java.py", "test_trails.py"}
-REDIS_STORES = ["valkey", "redis7", *sorted(OTHERS), "cluster"]
 
 # The same examples in every run, however busy the machine is: a time limit would tell of its neighbours.
 settings.register_profile(
@@ -196,17 +196,13 @@ def cluster_url(redis_cluster: RedisCluster) -> str:
 @pytest.fixture(params=[*SQL_STORES, *REDIS_STORES])
 def store_url(request: pytest.FixtureRequest) -> str:
     """The URL of a fresh, empty store: the test runs once for each kind. Pick one with `-k sqlite`."""
-    if request.param == "postgres":
-        return str(request.getfixturevalue("postgres_store_url"))
-    return _store_url(request)
+    return _store_url(request, with_tables=True)
 
 
 @pytest.fixture(params=[*SQL_STORES, "valkey"])
 def family_store_url(request: pytest.FixtureRequest) -> str:
     """The same, once for each family: where only the contract stands between the test and the store."""
-    if request.param == "postgres":
-        return str(request.getfixturevalue("postgres_store_url"))
-    return _store_url(request)
+    return _store_url(request, with_tables=True)
 
 
 @pytest.fixture(params=SQL_STORES)
@@ -221,10 +217,12 @@ def redis_store_url(request: pytest.FixtureRequest) -> str:
     return _store_url(request)
 
 
-def _store_url(request: pytest.FixtureRequest) -> str:
+def _store_url(request: pytest.FixtureRequest, *, with_tables: bool = False) -> str:
+    """`with_tables`: where making them takes long, they may be there already."""
     if request.param in OTHERS:
         return str(request.getfixturevalue("named_redis")(request.param).fresh())
-    return str(request.getfixturevalue(f"{request.param}_url"))
+    is_copied = with_tables and request.param == "postgres"
+    return str(request.getfixturevalue("postgres_store_url" if is_copied else f"{request.param}_url"))
 
 
 @contextmanager

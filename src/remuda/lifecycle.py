@@ -75,7 +75,10 @@ JOB_MOVES: Mapping[tuple[State | None, State], str] = MappingProxyType(
             State.PROCESSING,
             State.FAILED,
         ): "rejected, cancelled, expired, poison, or out of attempts: dead",
-        (State.PROCESSING, State.PENDING): "given back unstarted, or recovered from a dead worker",
+        (
+            State.PROCESSING,
+            State.PENDING,
+        ): "given back unstarted, recovered from a dead worker, or taken back by an operator",
         (State.FAILED, State.PENDING): "replayed with a fresh budget",
         (State.PENDING, State.REMOVED): "purged by an operator, or cancelled",
         (State.RETRYABLE, State.REMOVED): "purged by an operator, or cancelled",

@@ -45,6 +45,15 @@ def test_only_what_is_wanted_is_told(remuda: Remuda) -> None:
     assert "no such events" in remuda(*EVENTS[:-1], "--name", "nobody").err
 
 
+def test_of_a_queue_that_is_gone_the_record_tells(remuda: Remuda) -> None:
+    remuda.add(NewJob("good"), NewJob("bad"))
+    remuda.work()
+    remuda.ok("obliterate", "emails", "--yes")
+    told = remuda("events", "emails", "--since", "1h", "--no-follow", "--state", "REMOVED", "--json")
+    assert [each["name"] for each in lines(told.out)] == ["bad"]
+    assert told.err == ""
+
+
 EVENTS = ("events", "emails", "--since", "1h", "--no-follow", "--json")
 
 

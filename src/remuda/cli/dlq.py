@@ -122,7 +122,7 @@ async def _peek(name: str, url: str | None, which: Which, limit: int, *, trace: 
         _show_letters(letters, now, trace=trace)
         hidden = sum(counts.values()) - len(letters)
         if hidden > 0:
-            output.note(f"and {hidden:,} older ones (--limit)")
+            output.note(f"and {output.plural(hidden, 'older one')} (--limit)")
 
 
 class Fault(NamedTuple):

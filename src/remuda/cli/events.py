@@ -95,17 +95,23 @@ class _Wanted:
             and (self._reason is None or each.reason == self._reason)
         )
 
+    def remember(self, each: Transition) -> None:
+        """Whatever was asked for: a job may be gone from the store when its name is wanted."""
+        if each.name is not None:
+            self._keep(each.message, each.name)
+
     async def named(self, queue: Queue, each: Transition) -> str | None:
         """The name of a transition's job, as far as it can be known."""
-        if each.name is not None:
-            self._names[each.message] = each.name
-        elif each.message not in self._names:
+        if each.message not in self._names:
             record = await queue.get(each.message)
-            self._names[each.message] = None if record is None else record.name
+            self._keep(each.message, None if record is None else record.name)
         self._names.move_to_end(each.message)
+        return self._names[each.message]
+
+    def _keep(self, job_id: str, name: str | None) -> None:
+        self._names[job_id] = name
         if len(self._names) > NAMES_KEPT:
             self._names.popitem(last=False)
-        return self._names[each.message]
 
     def has_name(self, name: str | None) -> bool:
         return self._name is None or name == self._name
@@ -123,10 +129,12 @@ async def _events(
 ) -> None:
     shown = 0
     async with opened_queue(queue_name, url) as queue:
-        await note_if_unknown(queue, await queue.stats())
+        if not (await queue.store.trail_span(queue_name)).last:
+            await note_if_unknown(queue, await queue.stats())
         now = queue.store.now()
         after = await queue.store.trail_offset(queue_name, since=now if since is None else since.on(now))
         async for each in _trail(queue, after, follow=follow):
+            wanted.remember(each)
             if not wanted.matches(each):
                 continue
             name = await wanted.named(queue, each)
