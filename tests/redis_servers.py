@@ -25,7 +25,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from tests.servers import START_TIMEOUT_S, Server, ServerUnavailableError, _free_port
+from tests.servers import START_TIMEOUT_S, Server, ServerUnavailableError, free_port
 
 MASTER_NAME = "mymaster"
 NAMED_SERVERS = "REMUDA_TEST_REDIS_SERVERS"
@@ -183,9 +183,10 @@ class RedisServer(Server):
         return ways
 
     def _takes_connections(self) -> bool:
-        """Whether it does, and has read its file: it answers with an error until then."""
+        """Whether it does, itself, and has read its file: it answers a ping with an error until then."""
         with suppress(redis.ConnectionError, redis.TimeoutError), self.client() as client:
-            return bool(client.ping())
+            client.ping()
+            return self._process is not None and client.info("server")["process_id"] == self._process.pid
         return False
 
 
@@ -220,7 +221,7 @@ class RedisCluster:
         # The bus would take its port from the range of outgoing ones: 10,000 above the server's own.
         cluster = {
             "cluster-enabled": "yes",
-            "cluster-port": str(_free_port()),
+            "cluster-port": str(free_port()),
             "cluster-node-timeout": "2000",
         }
         return server_class(**cluster, **settings)

@@ -11,6 +11,7 @@ import itertools
 import os
 import pwd
 import random
+import re
 import shutil
 import signal
 import socket
@@ -35,6 +36,8 @@ STOP_TIMEOUT_S = 30
 # Below the range that the system picks outgoing ports from: a client that keeps dialling a stopped server in
 # that range can be given the very port it dials, and so connect to itself.
 PORTS = range(20_000, 32_000)
+PROCESSES = 8  # that the ports are shared out among
+_given: set[int] = set()
 
 
 class ServerUnavailableError(Exception):
@@ -51,7 +54,7 @@ class Server(ABC):
     def __init__(self, **settings: str) -> None:
         """Prepare an empty data folder; `settings` go over the quick ones, in the server's own names."""
         self.settings = {**self.quick_settings, **settings}
-        self.port = _free_port()
+        self.port = free_port()
         self.directory = Path(tempfile.mkdtemp(prefix=f"remuda-{self.kind}-", dir=_scratch_root()))
         self._keeper = _Keeper(self.directory)
         self._process: subprocess.Popen[bytes] | None = None
@@ -406,10 +409,14 @@ def _scratch_root() -> Path:
     return Path(tempfile.gettempdir())
 
 
-def _free_port() -> int:
-    for port in random.sample(PORTS, 100):
+def free_port() -> int:
+    """A port that nobody has, and that no other process of these tests will take before it is used."""
+    process = int(re.sub(r"\D", "", os.environ.get("PYTEST_XDIST_WORKER", "")) or 0)
+    own = sorted(set(PORTS[process % PROCESSES :: PROCESSES]) - _given)
+    for port in random.SystemRandom().sample(own, 100):
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
+            _given.add(port)
             return port
     raise RuntimeError(f"no free port between {PORTS.start} and {PORTS.stop}")
 

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,6 +24,7 @@ from remuda.cli.exits import ExitCode
 from remuda.devices.settings import parse_settings
 from remuda.devices.webhooks import is_signed
 from tests.cli.conftest import PACKAGE_HOME, Remuda, Started, until
+from tests.servers import free_port
 
 TOKEN = "90001234567890120500"
 
@@ -39,12 +39,6 @@ def logs_as_before() -> Iterator[None]:
     root.setLevel(level)
     for name in ("httpx", "httpcore", "uvicorn", "uvicorn.error"):
         logging.getLogger(name).setLevel(logging.NOTSET)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-        return port
 
 
 def settings(remuda: Remuda, text: str) -> str:

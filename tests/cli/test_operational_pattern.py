@@ -1,11 +1,15 @@
-"""The seed's pattern for dead letters, step by step: peek, decode, mend, try, watch, drain."""
+"""The pattern for dead letters, with the commands as they are documented: peek, mend, try, watch, drain."""
 
 from __future__ import annotations
 
+import os
+import re
+import sys
 from pathlib import Path
 
 from remuda import NewJob
 from tests.cli.conftest import Remuda
+from tests.samples.terminal import Terminal
 
 PROGRAM = """
 import os
@@ -50,17 +54,18 @@ def test_fix_the_bug_and_requeue_on_a_private_server(embedded: Remuda) -> None:
 def _fix_and_requeue(remuda: Remuda) -> None:
     _ship(remuda, fixed=False)
     remuda.add(*(NewJob("welcome", {"address": f"user{n}@example.org"}) for n in range(600)))
-    remuda.add(NewJob("invoice", {"customer": 4711}), NewJob("invoice", {"customer": 4712}))
     _work(remuda)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    terminal = Terminal(REMUDA_URL=remuda.url, PATH=path)
 
     # 1. What is failing, and why?
-    peeked = remuda.json("dlq", "peek", "emails")
-    assert peeked["by_reason"] == {"retries_exhausted": 600, "unrecoverable": 2}
-    told = remuda.ok("dlq", "peek", "emails", "--reason", "retries_exhausted", "--limit", "1")
-    assert "KeyError: 'adress'" in told
+    told = terminal.give("remuda dlq peek emails")
+    assert re.search(r"retries_exhausted +600 ", told)
+    assert re.search(r"600 +welcome +KeyError: 'adress'", told)
 
     # 2. A sample payload, decoded, and where it failed.
-    (sample,) = remuda.json("dlq", "peek", "emails", "--name", "welcome", "--limit", "1")["letters"]
+    assert re.search(r'\{"address":"user\d+@example.org"\}', told)
+    (sample,) = remuda.json("dlq", "peek", "emails", "--limit", "1")["letters"]
     assert sample["payload"]["address"].endswith("@example.org")
     assert "program.py" in sample["error_trace"]
 
@@ -68,24 +73,28 @@ def _fix_and_requeue(remuda: Remuda) -> None:
     _ship(remuda, fixed=True)
 
     # 4. Try it on a small cohort, which takes no confirmation.
-    tried = remuda.json("dlq", "replay", "emails", "--reason", "retries_exhausted", "--limit", "10")
-    assert tried["replayed"] == 10
+    told = terminal.give("remuda dlq replay emails --limit 10")
+    assert "[y/N]" not in told
+    assert "replayed 10 dead letters of emails" in told
     _work(remuda)
-    done = remuda.json("jobs", "list", "emails", "--state", "completed")["jobs"]
-    assert {each["id"] for each in done} == set(tried["ids"])
+    assert remuda.counts("completed", "failed") == (10, 590)
 
     # 5. The dead letters do not grow.
-    lines = remuda.ok("watch", "emails", "--interval", "10ms", "--count", "2").splitlines()
-    assert "failed=592(+0)" in lines[-1]
+    told = terminal.give("remuda watch emails")
+    assert re.search(r"failed +590 +0 ", told)
 
-    # 6. Drain the rest; what is beyond help is exported and dropped.
-    drained = remuda.json("dlq", "replay", "emails", "--reason", "retries_exhausted", "--yes")
-    assert drained["replayed"] == 590
+    # 6. Drain the rest, which is asked about.
+    told = terminal.give("remuda dlq replay emails --limit 1000")
+    assert "Replay 590 dead letters of emails: 590 retries_exhausted? [y/N]: y" in told
+    assert "replayed 590 dead letters of emails" in told
+    _work(remuda)
+    assert remuda.counts("completed", "failed", "pending") == (600, 0, 0)
+
+    # What is beyond help is exported and dropped.
+    remuda.add(NewJob("invoice", {"customer": 4711}), NewJob("invoice", {"customer": 4712}))
     _work(remuda)
     file = Path(remuda.directory, "dead.jsonl")
     assert remuda("dlq", "export", "emails", str(file)).code == 0
     assert len(file.read_text().splitlines()) == 2
     assert remuda.json("dlq", "drop", "emails", "--yes")["dropped"] == 2
     assert remuda("dlq", "peek", "emails").err == "no dead letters\n"
-    found = remuda.json("inspect", "emails")
-    assert (found["completed"], found["failed"], found["pending"]) == (600, 0, 0)

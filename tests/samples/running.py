@@ -133,7 +133,7 @@ def main() -> None:
         importlib.import_module(name)
     sys.path[0] = ""
     sys.modules["__main__"] = module = ModuleType("__main__")
-    with contextlib.closing(Reader(sys.argv[1], vars(module), Terminal())) as reader:
+    with contextlib.closing(Reader(sys.argv[1], vars(module), Terminal(quick=True))) as reader:
         for step in json.load(sys.stdin):
             reader.take(step)
 

@@ -50,10 +50,14 @@ def exchanges_of(source: str, *, is_script: bool) -> list[Exchange]:
 
 
 class Terminal:
-    """A shell's terminal: what is exported stays, what runs in the background ends with it."""
+    """A shell's terminal: what is exported stays, what runs in the background ends with it.
 
-    def __init__(self) -> None:
-        self._exports: dict[str, str] = {"NO_COLOR": "1", "TERM": "xterm", "COLUMNS": str(COLUMNS)}
+    With `quick`, `remuda` runs in a copy of this process, which should have no threads.
+    """
+
+    def __init__(self, *, quick: bool = False, **exports: str) -> None:
+        self._quick = quick
+        self._exports = {"NO_COLOR": "1", "TERM": "xterm", "COLUMNS": str(COLUMNS), **exports}
         self._background: list[_Started] = []
 
     def give(self, command: str, shown: str = "") -> str:
@@ -62,7 +66,7 @@ class Terminal:
         if words[0] == "export":
             self._exports.update(word.split("=", 1) for word in words[1:])
             return ""
-        started = _Started(command, {**os.environ, **self._exports})
+        started = _Started(command, {**os.environ, **self._exports}, quick=self._quick)
         if _IN_BACKGROUND.search(command):
             self._background.append(started)
             return started.until_quiet()
@@ -87,11 +91,11 @@ class _Started:
 
     code: int | None = None
 
-    def __init__(self, command: str, environment: dict[str, str]) -> None:
+    def __init__(self, command: str, environment: dict[str, str], *, quick: bool) -> None:
         self._pid, self._master = pty.fork()
         if self._pid == 0:
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-            if _PLAIN.fullmatch(command) and not _STAYS.search(command):
+            if quick and _PLAIN.fullmatch(command) and not _STAYS.search(command):
                 _run_remuda(command, environment)
             os.execvpe("bash", ["bash", "-c", command], environment)
 

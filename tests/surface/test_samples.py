@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections import Counter
@@ -22,6 +21,7 @@ import pytest
 from tests.samples.given import GIVEN
 from tests.samples.reading import DOCUMENTS, ROOT, all_samples
 from tests.samples.steps import steps_of
+from tests.servers import free_port
 
 # Every sample that is not run or not compared, by document, mark and reason.
 MARKED = Counter(
@@ -70,7 +70,7 @@ def test_the_samples_of_a_document_run(
     document: Path, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     steps = steps_of(document, GIVEN)
-    port = _free_port()
+    port = free_port()
     for step in steps:
         step["source"] = _on_our_servers(step["source"], request)
         for pattern, instead in PORTS.items():
@@ -101,12 +101,6 @@ def _on_our_servers(source: str, request: pytest.FixtureRequest) -> str:
             place = request.getfixturevalue(fixture).partition("://")[2]
             source = re.sub(pattern, rf"\1://{place}", source)
     return source
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-        return port
 
 
 def test_what_is_not_run_is_known() -> None:
