@@ -16,8 +16,9 @@ from tests.faults.stable import Processes, Running
 from tests.faults.trail import audited, states
 from tests.faults.waiting import until
 
-# The reader, the settler, the lease keeper and the recoverer each say once that the store is gone.
-LINES_PER_OUTAGE = 4
+# The reader, the settler, the lease keeper, the recoverer, the scheduler and the canceller each say once that the
+# store is gone.
+LINES_PER_OUTAGE = 6
 
 
 class Added(msgspec.Struct):
