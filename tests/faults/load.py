@@ -16,7 +16,7 @@ from tests.faults.stable import Processes, Running
 from tests.faults.trail import audited, states
 from tests.faults.waiting import until
 
-# The reader, the settler, the lease keeper, the recoverer, the scheduler and the canceller each say once that the
+# Reader, settler, lease keeper, recoverer, scheduler and canceller each say once that the
 # store is gone.
 LINES_PER_OUTAGE = 6
 
