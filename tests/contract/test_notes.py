@@ -188,6 +188,8 @@ async def test_without_the_store_notes_wait_for_it(
 
     async def note(name: str, notes: list[Note], *, ttl: timedelta) -> None:
         if fails:
+            notebook.progress(2)
+            notebook.log("meanwhile")
             raise StoreUnavailableError("down")
         await write(name, notes, ttl=ttl)
 
@@ -197,11 +199,10 @@ async def test_without_the_store_notes_wait_for_it(
     notebook.log("before")
     await taker.write()
     assert "cannot be written: down" in caplog.text
-    notebook.progress(2)
     notebook.log("after")
     fails = False
     await taker.write()
-    assert [each.text for each in await queue.log("j-1")] == ["before", "after"]
+    assert [each.text for each in await queue.log("j-1")] == ["before", "meanwhile", "after"]
     progress = await queue.progress("j-1")
     assert progress is not None
     assert progress.value == 2

@@ -183,9 +183,11 @@ async def test_a_queue_that_is_first_used_inside_a_transaction_does_not_wait_for
     async with Queue("orders", sqlite_url) as queue:
         await queue.add("job")  # the tables are there
     engine = create_engine(sqlite_url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE mine (n INTEGER)"))
     late = Queue("orders", sqlite_url)
     with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE mine (n INTEGER)"))  # from here on nobody else can write
+        connection.execute(text("INSERT INTO mine VALUES (1)"))  # from here on nobody else can write
         async with asyncio.timeout(5):
             await late.add("job", connection=connection)
     assert (await late.stats()).pending == 2
