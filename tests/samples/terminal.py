@@ -26,7 +26,9 @@ QUIET_S = 0.5
 
 # What goes on until it is stopped; what others need to be there goes on until the document ends.
 _GOES_ON = re.compile(r"remuda (?:worker |watch (?!.*--count)|events (?!.*--no-follow|.*--count))")
-_IN_BACKGROUND = re.compile(r"remuda devices (?:run\b(?!.*--check)|simulate\b(?!.*--virtual))")
+_IN_BACKGROUND = re.compile(
+    r"remuda devices (?:run\b(?!.*--check)|simulate\b(?!.*--virtual))|celery .* worker"
+)
 # What needs no shell; and what starts processes of its own, or stays, and gets one in any case.
 _PLAIN = re.compile(r"remuda [^|<>;&$`\\]*")
 _STAYS = re.compile(r"remuda (?:worker|devices run|devices simulate|lake)\b")
@@ -83,7 +85,8 @@ class Terminal:
             started.interrupt()
         for started in self._background:
             said = started.to_the_end()
-            assert started.code == 0, said
+            # What the programs of others make of Ctrl-C is theirs.
+            assert started.code == 0 or not started.command.startswith("remuda "), said
 
 
 class _Started:
@@ -92,6 +95,7 @@ class _Started:
     code: int | None = None
 
     def __init__(self, command: str, environment: dict[str, str], *, quick: bool) -> None:
+        self.command = command
         self._pid, self._master = pty.fork()
         if self._pid == 0:
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))

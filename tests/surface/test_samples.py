@@ -40,7 +40,6 @@ MARKED = Counter(
             "it is that of a server in trouble; tests/cli/test_redis_doctor.py",
         ): 1,
         ("devices.md", "not run", "installs"): 1,
-        ("from-celery.md", "not run", "needs Celery"): 1,
         ("lake.md", "not run", "installs"): 1,
     }
 )
