@@ -256,17 +256,17 @@ def _deferred(delivery: Delivery, moment: datetime, now: datetime, counted: bool
     )
 
 
-def rescheduled(job: LiveJob, at: datetime) -> list[Argument]:
-    """What `reschedule.lua` takes."""
+def rescheduled(job: LiveJob, known: bytes, at: datetime) -> list[Argument]:
+    """What `reschedule.lua` takes; `known` are the job's extras as they are now."""
     # A turn that it had is for another moment.
-    extra = msgspec.structs.replace(job.extra, slot_us=None)
+    extra = msgspec.structs.replace(wire.open_extra(known), slot_us=None)
     if job.member is not None:
         packed = b"" if extra == wire.NO_EXTRA else wire.encode(extra)
-        return ["member", job.id, wire.to_score(at), job.member, packed]
+        return ["member", job.id, wire.to_score(at), job.member, known, packed]
     extra.priority = priority_of(job.index or 0)
     extra.deliveries += 0 if job.holder is None else job.holder.count
     member = wire.pack_member(job.name, job.d)
-    return ["entry", job.id, wire.to_score(at), member, wire.encode(extra), job.index or 0, job.entry]
+    return ["entry", job.id, wire.to_score(at), member, known, wire.encode(extra), job.index or 0, job.entry]
 
 
 def expiring(job: LiveJob, known: bytes, at: datetime | None) -> list[Argument]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -33,6 +33,7 @@ from remuda.stores.redis.keys import keys_of
 from remuda.stores.redis.link import Script
 from remuda.stores.redis.notes import how_far, lines, note_arguments
 from remuda.stores.redis.paging import RecordWalk
+from remuda.stores.redis.records import LiveJob
 from remuda.stores.redis.settling import expiring, rescheduled
 from remuda.stores.redis.sweeping import Sweeper
 from remuda.stores.redis.waking import TrailWakeup
@@ -280,14 +281,23 @@ class RedisStore(WorkingStore):
             await self._link.call("ZREM", keys_of(queue).cancel, *job_ids)
 
     async def reschedule(self, queue: str, job_id: str, *, at: datetime) -> bool:
-        inspector, _ = await self._inspector(queue)
-        found = await inspector.find_live(job_id)
-        if found is None or found.state is State.PROCESSING:
-            return False
-        arguments = rescheduled(found, at)
-        return bool(await self._run(scripts.RESCHEDULE, queue, self.now(), arguments))
+        return await self._change(
+            queue, job_id, scripts.RESCHEDULE, lambda found, known: rescheduled(found, known, at)
+        )
 
     async def set_expiry(self, queue: str, job_id: str, *, at: datetime | None) -> bool:
+        return await self._change(
+            queue, job_id, scripts.EXPIRE, lambda found, known: expiring(found, known, at)
+        )
+
+    async def _change(
+        self,
+        queue: str,
+        job_id: str,
+        script: Script,
+        arguments: Callable[[LiveJob, bytes], list[Argument]],
+    ) -> bool:
+        """Change a job that waits; again from the look at it, if somebody else was quicker."""
         keys = keys_of(queue)
         while True:
             inspector, _ = await self._inspector(queue)
@@ -295,8 +305,7 @@ class RedisStore(WorkingStore):
             if found is None or found.state is State.PROCESSING:
                 return False
             known = await self._link.call("HGET", keys.extra, job_id) or b""
-            arguments = expiring(found, known, at)
-            done: int = await self._run(scripts.EXPIRE, queue, self.now(), arguments)
+            done: int = await self._run(script, queue, self.now(), arguments(found, known))
             if done >= 0:
                 return bool(done)
 

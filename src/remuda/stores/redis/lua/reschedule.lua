@@ -1,8 +1,11 @@
--- Another moment for a job that waits: where it is in the delayed set, or as a stream entry that nobody holds.
-local kind, id, score, member, packed = arg(), arg(), arg(), arg(), arg()
+-- Another moment for a job that waits, in the delayed set or as a stream entry that nobody holds: 1, or 0 if it does
+-- not wait there, -1 if its extras have changed.
+local kind, id, score, member, known, packed = arg(), arg(), arg(), arg(), arg(), arg()
 local first = first_delayed()
+local as_known = (redis.call('HGET', extra, id) or '') == known
 if kind == 'member' then
   if not redis.call('ZSCORE', delayed, member) then return 0 end
+  if not as_known then return -1 end
 else
   local index, entry = number_arg(), arg()
   local stream = KEYS[index]
@@ -10,15 +13,17 @@ else
   if group_exists(stream) then
     local holder = pending(stream, entry)
     if holder and holder ~= RETURNED then return 0 end
+    if not as_known then return -1 end
     if holder then
       -- Its deliveries would be forgotten with the entry: the caller wrote them into the extras.
       redis.call('XACK', stream, GROUP, entry)
       redis.call('HDEL', returned, index .. '/' .. entry)
     end
   end
+  if not as_known then return -1 end
   redis.call('XDEL', stream, entry)
 end
-if packed ~= '' then redis.call('HSET', extra, id, packed) end
+if packed ~= '' then redis.call('HSET', extra, id, packed) else redis.call('HDEL', extra, id) end
 redis.call('ZADD', delayed, score, member)
 redis.call('SET', prefix .. 'didx:' .. id, member, 'PX',
   whole(math.max(0, tonumber(score) - now_us / 1000) + 3600000))
