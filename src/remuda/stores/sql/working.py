@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection
-from sqlalchemy.orm import Session
 
 from remuda.errors import ConfigurationError
 from remuda.message import LogLine
@@ -99,7 +98,9 @@ class WorkingStore(ConnectedStore):
         connection: Any,
         max_live: int | None = None,
     ) -> list[bool]:
-        if isinstance(connection, Session):
+        # Loaded by whoever has a session; without it every program starts sooner.
+        orm = sys.modules.get("sqlalchemy.orm")
+        if orm is not None and isinstance(connection, orm.Session):
             connection = connection.connection()
         if not isinstance(connection, Connection):
             raise ConfigurationError(
