@@ -22,6 +22,7 @@ demo: $(VENV)/.demo ## show the system at work
 test: $(VENV)/.dev ## everything that must pass: lint, types, tests
 	@scripts/install-mariadb
 	@scripts/install-redis
+	@scripts/install-jq
 	@$(MAKE) --no-print-directory lint types
 	$(BIN)/pytest -n $(WORKERS) --dist load $(ARGS)
 
