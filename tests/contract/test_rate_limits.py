@@ -275,6 +275,18 @@ async def test_another_attempt_has_to_take_another_turn(queue: Queue, clock: Vir
     assert (again.rate_key, again.slot_at) == ("a", None)
 
 
+@pytest.mark.parametrize("rate_key", ["a", None])
+async def test_a_turn_is_not_for_another_moment(
+    queue: Queue, clock: VirtualClock, rate_key: str | None
+) -> None:
+    job_id = await queue.add("job", rate_key=rate_key)
+    await defer(queue, [await fetch_one(queue)], [clock.now() + HOUR])
+    assert await queue.reschedule(job_id, at=clock.now() + SECOND)
+    clock.advance(SECOND)
+    again = await fetch_one(queue)
+    assert (again.rate_key, again.slot_at) == (rate_key, None)
+
+
 async def test_the_rate_key_stays_with_the_job_to_its_end_and_beyond(queue: Queue) -> None:
     job_id = await queue.add("job", rate_key="customer 7")
     assert (await record_of(queue, job_id)).rate_key == "customer 7"

@@ -10,17 +10,14 @@ else
   local index, entry = number_arg(), arg()
   local stream = KEYS[index]
   if not redis.call('XRANGE', stream, entry, entry)[1] then return 0 end
-  if group_exists(stream) then
-    local holder = pending(stream, entry)
-    if holder and holder ~= RETURNED then return 0 end
-    if not as_known then return -1 end
-    if holder then
-      -- Its deliveries would be forgotten with the entry: the caller wrote them into the extras.
-      redis.call('XACK', stream, GROUP, entry)
-      redis.call('HDEL', returned, index .. '/' .. entry)
-    end
-  end
+  local holder = group_exists(stream) and pending(stream, entry)
+  if holder and holder ~= RETURNED then return 0 end
   if not as_known then return -1 end
+  if holder then
+    -- Its deliveries would be forgotten with the entry: the caller wrote them into the extras.
+    redis.call('XACK', stream, GROUP, entry)
+    redis.call('HDEL', returned, index .. '/' .. entry)
+  end
   redis.call('XDEL', stream, entry)
 end
 if packed ~= '' then redis.call('HSET', extra, id, packed) else redis.call('HDEL', extra, id) end
